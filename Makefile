@@ -1,0 +1,47 @@
+# The commands people type; CI calls the same ones. `make` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+RUN := target/release/tq-run
+
+.PHONY: help setup build demo demo-seeds control ppo test lint quick golden peers bench sim mutants kill-points clean-runs
+
+help: ## list these commands
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: ## install what building needs: libtorch into .libtorch
+	@scripts/libtorch.sh
+
+build: setup ## build tq-run and tq-cli
+	$(CARGO) build --release -p tq-run -p tq-cli
+
+demo: build ## the main job: train the digits policy on-policy and draw its curve (seed 1)
+	scripts/demo.sh on_policy 1
+
+demo-seeds: build ## the main job with seeds 1, 2 and 3, and the mean of their rewards
+	for seed in 1 2 3; do scripts/demo.sh on_policy $$seed; done
+	scripts/demo-summary.sh on_policy
+
+test: setup lint ## what CI runs: formatting, clippy, tests, doc tests, the quick end-to-end run
+	$(CARGO) nextest run --workspace --no-fail-fast
+	$(CARGO) test --workspace --doc --quiet
+
+lint: setup ## formatting and clippy with warnings denied
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+golden: setup ## peers' recorded values (folder TQ_GOLDEN, default ../shared/golden): run and skipped per file
+	@$(CARGO) nextest run --workspace -E 'binary(/^golden/)' --success-output immediate --no-fail-fast
+
+bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
+	$(CARGO) run --release -p tq-benches --bin catalog
+
+sim: setup ## 10,000 seeded schedules through the catalog
+	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
+
+mutants: ## mutation run over the catalog, in shards (installs cargo-mutants)
+	scripts/mutants.sh
+
+peers: setup ## Qwen2 and Qwen3 blocks against transformers (installs it into target/peers)
+	scripts/peers-transformers.sh

@@ -1,0 +1,189 @@
+//! `rollout`: samples responses with continuous batching.
+//!
+//! A fixed number of slots generate side by side; a claimed row enters as soon as one is free and is committed as soon as
+//! it ends. A row's tokens depend on its prompt, its seed and the weights alone, never on the rows beside it.
+//!
+//! Which weights a row begins with is the schedule's rule: exactly those of its admission (the generator drains before it
+//! changes weights), or the newest (running rows finish first, or go on with the new weights and record versions per token).
+
+mod flight;
+mod sampling;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tq_model::{
+    ModelConfig, Placement,
+    generate::{Generator, GeneratorOptions, TorchGenerator},
+};
+use tq_model_stage::{convert::to_engine, placement};
+use tq_stage::{Input, Output, Parameters, Ports, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64};
+
+use flight::Flight;
+use sampling::SamplingSettings;
+
+/// Settings of the stage: none; everything is in `actor_rollout_ref.rollout`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {}
+
+/// The part of `actor_rollout_ref.rollout` that the stage honours.
+#[derive(Clone, Debug, Deserialize)]
+struct Settings {
+    max_num_seqs: usize,
+    prompt_length: usize,
+    response_length: usize,
+    #[serde(flatten)]
+    sampling: SamplingSettings,
+    val_kwargs: SamplingSettings,
+}
+
+/// The stage.
+pub struct Rollout {
+    settings: Settings,
+}
+
+/// How often running leases are renewed.
+const RENEW_EVERY: Duration = Duration::from_secs(5);
+
+/// What the generator needs to be made once the first weights are known.
+struct Engine {
+    config: ModelConfig,
+    placement: Placement,
+    weights: Weights,
+    options: GeneratorOptions,
+    running: Option<TorchGenerator>,
+}
+
+impl Engine {
+    /// Loads a published version, waiting for it; `None`: the newest.
+    fn load(&mut self, version: Option<u64>) -> Result<()> {
+        let pinned = self.weights.pin(version)?;
+        let number = pinned.version().version;
+        let tensors = to_engine(&self.weights.read(&pinned)?)?;
+        match &mut self.running {
+            Some(generator) => generator.set_weights(number, &tensors)?,
+            None => self.running = Some(TorchGenerator::new(&self.config, self.placement, number, &tensors, self.options.clone())?),
+        }
+        Ok(())
+    }
+
+    fn version(&self) -> Option<u64> {
+        self.running.as_ref().map(Generator::version)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.as_ref().is_none_or(Generator::is_idle)
+    }
+
+    fn generator(&mut self) -> Result<&mut TorchGenerator> {
+        self.running.as_mut().context("weights are loaded before rows enter")
+    }
+}
+
+impl Rollout {
+    fn engine(&self, cx: &StageContext) -> Result<Engine> {
+        let model = cx.model()?;
+        let config = ModelConfig::from_folder(&model.path).with_context(|| format!("model `{}`", model.name))?;
+        let mut options = GeneratorOptions::new(self.settings.max_num_seqs, self.settings.prompt_length + self.settings.response_length);
+        options.stop_tokens.clone_from(&config.eos_token_ids);
+        let placement = placement(cx, "actor_rollout_ref.rollout.dtype")?;
+        Ok(Engine { config, placement, weights: cx.weights()?, options, running: None })
+    }
+
+    /// Brings the generator to the weights that the next waiting row needs, if it may change now. Returns whether rows
+    /// may enter.
+    fn align(&self, engine: &mut Engine, flight: &Flight, cx: &StageContext) -> Result<bool> {
+        if cx.schedule().exact_weights {
+            let Some(wanted) = flight.next_version() else { return Ok(false) };
+            if engine.version() == Some(wanted) {
+                return Ok(true);
+            }
+            if !engine.is_idle() {
+                return Ok(false);
+            }
+            engine.load(Some(wanted))?;
+            return Ok(true);
+        }
+        let newest = engine.weights.newest()?.version.map(|v| v.version);
+        if engine.version().is_some() && engine.version() == newest {
+            return Ok(true);
+        }
+        if !engine.is_idle() && !cx.schedule().continue_on_publication {
+            return Ok(false);
+        }
+        engine.load(None)?;
+        Ok(true)
+    }
+}
+
+impl Stage for Rollout {
+    fn ports(&self) -> Ports {
+        let full = self.settings.sampling.is_full();
+        let distribution = if full { "full" } else { "truncated" };
+        Ports::new(
+            vec![Input::new("prompt", ragged_i64())],
+            vec![
+                Output::new("responses", ragged_i64()),
+                Output::new("rollout_log_probs", ragged_f32()).optional().carries("distribution", distribution),
+            ],
+        )
+        .model("causal-lm")
+        .configured_by(&["actor_rollout_ref.rollout"])
+    }
+
+    fn run(&mut self, cx: &mut StageContext) -> Result<()> {
+        let mut engine = self.engine(cx)?;
+        let mut flight = Flight::new(cx.seed(), self.settings.response_length, self.settings.sampling.clone(), self.settings.val_kwargs.clone());
+        let mut ended = false;
+        let mut renewed = Instant::now();
+        loop {
+            let free = self.settings.max_num_seqs.saturating_sub(flight.rows());
+            if flight.is_empty() && !ended {
+                match cx.claim(free as u64)? {
+                    Some(work) => flight.take(work)?,
+                    None => ended = true,
+                }
+            } else if free > 0 && !flight.is_waiting() && !ended {
+                match cx.try_claim(free as u64)? {
+                    TryWork::Ready(work) => flight.take(work)?,
+                    TryWork::NotYet => {}
+                    TryWork::Ended => ended = true,
+                }
+            }
+            if flight.is_empty() && ended {
+                return Ok(());
+            }
+            let begun = Instant::now();
+            if (flight.is_waiting() || !engine.is_idle()) && self.align(&mut engine, &flight, cx)? {
+                let exact = cx.schedule().exact_weights;
+                let version = engine.version().filter(|_| exact);
+                for request in flight.enter(version) {
+                    engine.generator()?.submit(request)?;
+                }
+            }
+            let finished = engine.generator()?.step()?;
+            flight.finish(finished)?;
+            if renewed.elapsed() > RENEW_EVERY {
+                flight.renew()?;
+                renewed = Instant::now();
+            }
+            cx.report().timing("gen", begun.elapsed().as_secs_f64());
+        }
+    }
+}
+
+impl Register for Rollout {
+    const NAME: &'static str = "rollout";
+    type Config = Config;
+
+    fn new(_: Config, parameters: &Parameters) -> Result<Self> {
+        let settings: Settings = parameters.get("actor_rollout_ref.rollout")?;
+        anyhow::ensure!(settings.max_num_seqs > 0, "actor_rollout_ref.rollout.max_num_seqs is 0; expected at least 1 slot");
+        settings.sampling.check("actor_rollout_ref.rollout")?;
+        settings.val_kwargs.check("actor_rollout_ref.rollout.val_kwargs")?;
+        Ok(Self { settings })
+    }
+}

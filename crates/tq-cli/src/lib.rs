@@ -1,0 +1,1 @@
+//! Looks inside a running job.

@@ -1,0 +1,24 @@
+//! What stages that run models share.
+//!
+//! * [`Follower`]: a model for scoring whose weights are those of a published version;
+//! * [`pack`], [`Sequences`]: rows of a batch into packed micro-batches and flat columns;
+//! * [`Trainer`]: the training loop (claim, micro-batches, update, commit, publish) around an [`Objective`];
+//! * [`convert`]: parameters between the engine and the store.
+//!
+//! It is *not* an engine: models, optimizers and generators are in `tq-model`.
+
+pub mod convert;
+mod follower;
+mod objective;
+mod optim;
+pub mod pack;
+mod placement;
+mod sequences;
+mod trainer;
+
+pub use follower::Follower;
+pub use objective::{Objective, Sums};
+pub use optim::OptimSettings;
+pub use placement::{device, placement, trained_placement};
+pub use sequences::Sequences;
+pub use trainer::{Trainer, TrainerSettings};

@@ -1,0 +1,159 @@
+//! The training loop: claim a cut batch, update, commit, and publish at the cycle's end.
+//!
+//! The trainer holds the model between batches; all else it needs to go on after a crash is what [`Stage::save`] writes.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use tq_model::{Model, ModelConfig, TorchModel, weights::DType};
+use tq_stage::{Batch, Outputs, Parameters, Ports, Register, Stage, StageContext, StateReader, StateWriter, Work};
+
+use crate::{
+    Objective, OptimSettings, Sums, convert,
+    pack::Bounds,
+    placement::trained_placement,
+};
+
+/// Keys of a training section that every objective honours.
+#[derive(Clone, Debug, Deserialize)]
+pub struct TrainerSettings {
+    /// Passes over each mini-batch.
+    pub ppo_epochs: u64,
+}
+
+/// A stage that trains a model on an objective.
+pub struct Trainer<O> {
+    objective: O,
+    settings: TrainerSettings,
+    mini_batch: u64,
+    model: Option<TorchModel>,
+}
+
+const TENSOR_PREFIX: &str = "training/";
+
+impl<O: Objective> Trainer<O> {
+    fn model(&mut self) -> Result<&mut TorchModel> {
+        self.model.as_mut().context("the trainer's model is loaded when the stage starts")
+    }
+
+    /// Loads the initial weights: the folder's, with a fresh value head where the objective wants one.
+    fn load(&mut self, cx: &StageContext) -> Result<()> {
+        let using = cx.model()?;
+        let placement = trained_placement(cx, &format!("{}.model_dtype", Self::types_section()))?;
+        let optim = OptimSettings::read(cx.parameters(), &format!("{}.optim", O::SECTION))?;
+        let updates = cx.schedule().total_cycles * cx.schedule().minis_per_cycle * self.settings.ppo_epochs;
+        ModelConfig::from_folder(&using.path).with_context(|| format!("model `{}`", using.name))?;
+        let model = TorchModel::open(&using.path, O::HEAD, placement, cx.seed()).with_context(|| format!("model `{}`", using.name))?;
+        self.model = Some(model.training(optim.options(updates)?)?);
+        Ok(())
+    }
+
+    fn types_section() -> &'static str {
+        if O::SECTION == "critic" { "critic.fsdp" } else { "actor_rollout_ref.actor.fsdp_config" }
+    }
+
+    /// All updates of one claim: each mini-batch `ppo_epochs` times.
+    fn train(&mut self, work: &mut Work, batch: &Batch, bounds: Bounds, cx: &StageContext) -> Result<()> {
+        let cut = work.cut()?.clone();
+        let sizes: Vec<usize> = cut.sizes.iter().map(|&n| n as usize).collect();
+        let minis = batch.split(&sizes)?;
+        let mut progress = 0;
+        for epoch in 0..self.settings.ppo_epochs {
+            for part in minis.iter().filter(|part| part.len() > 0) {
+                let mini = self.objective.mini(part)?;
+                let mut sums = Sums::default();
+                if epoch == 0 {
+                    self.objective.describe(&mini, part, cut.cycle, &mut sums)?;
+                }
+                let want = self.objective.want();
+                let (objective, model) = (&self.objective, self.model.as_mut().context("the model is loaded")?);
+                for micro in objective.micros(&mini, bounds)? {
+                    model.accumulate(&micro.packed, &want, &mut |stats| {
+                        objective.gradients(&mini, &micro, stats, &mut sums).map_err(|e| tq_model::Error::loss(e.into_boxed_dyn_error()))
+                    })?;
+                    progress += 1;
+                    work.renew(progress)?;
+                }
+                let report = model.step()?;
+                sums.mean(&format!("{}/grad_norm", O::METRICS), report.grad_norm, 1.0);
+                sums.mean(&format!("{}/lr", O::METRICS), report.lr, 1.0);
+                if !report.applied {
+                    tracing::warn!(stage = cx.stage(), cycle = cut.cycle, "update skipped: gradient norm is {}", report.grad_norm);
+                    sums.part("training/skipped_updates", 1.0);
+                }
+                sums.iter().for_each(|(name, value, weight)| cx.report().metric(cut.cycle, name, value, weight));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<O: Objective> Stage for Trainer<O> {
+    fn ports(&self) -> Ports {
+        Ports::new(self.objective.inputs(), vec![])
+            .model(O::MODEL)
+            .trains(self.mini_batch, O::MINI_BATCH, self.settings.ppo_epochs)
+            .configured_by(&[O::SECTION])
+    }
+
+    fn run(&mut self, cx: &mut StageContext) -> Result<()> {
+        self.load(cx)?;
+        if !cx.resume(self)? {
+            cx.publish_initial(self)?;
+        }
+        let bounds = Bounds::from_parameters(
+            cx.parameters(),
+            &format!("{}.ppo_micro_batch_size_per_gpu", O::SECTION),
+            &format!("{}.ppo_max_token_len_per_gpu", O::SECTION),
+        )?;
+        while let Some(mut work) = cx.claim(u64::MAX)? {
+            let begun = Instant::now();
+            let cut = work.cut()?.clone();
+            if !work.heads().is_empty() {
+                let batch = work.batch()?;
+                self.train(&mut work, &batch, bounds, cx).with_context(|| format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index))?;
+            }
+            work.commit(Outputs::new())?;
+            cx.report().timing(&format!("update_{}", O::METRICS), begun.elapsed().as_secs_f64());
+            if cut.last {
+                let begun = Instant::now();
+                cx.publish(self, cut.cycle)?;
+                cx.report().timing("update_weights", begun.elapsed().as_secs_f64());
+            }
+        }
+        Ok(())
+    }
+
+    fn save(&self, to: &mut StateWriter) -> Result<()> {
+        let model = self.model.as_ref().context("the trainer's model is loaded when the stage starts")?;
+        to.weights(convert::to_store(&model.weights(DType::F32)?)?);
+        for mut tensor in convert::to_store(&model.training_state()?)? {
+            tensor.name.insert_str(0, TENSOR_PREFIX);
+            to.tensor(tensor);
+        }
+        Ok(())
+    }
+
+    fn restore(&mut self, from: &StateReader) -> Result<()> {
+        let state: Vec<_> = from
+            .tensors(TENSOR_PREFIX)
+            .map(|tensor| tq_stage::NamedTensor { name: tensor.name[TENSOR_PREFIX.len()..].to_owned(), ..tensor.clone() })
+            .collect();
+        let model = self.model()?;
+        model.load_weights(&convert::to_engine(&from.weights)?)?;
+        model.load_training_state(&convert::to_engine(&state)?)?;
+        Ok(())
+    }
+}
+
+impl<O: Objective> Register for Trainer<O> {
+    const NAME: &'static str = O::NAME;
+    type Config = O::Config;
+
+    fn new(config: O::Config, parameters: &Parameters) -> Result<Self> {
+        let settings: TrainerSettings = parameters.get(O::SECTION)?;
+        anyhow::ensure!(settings.ppo_epochs > 0, "parameter `{}.ppo_epochs` is 0; expected at least 1", O::SECTION);
+        Ok(Self { objective: O::new(config, parameters)?, settings, mini_batch: parameters.get(O::MINI_BATCH)?, model: None })
+    }
+}

@@ -1,0 +1,56 @@
+//! Where weights lie and in which types.
+
+use tch::Device;
+
+use crate::weights::DType;
+use crate::{Error, Result};
+
+/// Where weights lie and in which type they are kept and computed with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Placement {
+    /// The type parameters are kept in. Training needs f32.
+    pub storage: DType,
+    /// The type of products and activations. Norm statistics, softmax and the value head are f32 whatever this says.
+    pub compute: DType,
+    /// The device.
+    pub device: Device,
+}
+
+impl Placement {
+    /// On the CPU, kept and computed in `dtype`.
+    pub fn cpu(dtype: DType) -> Self {
+        Self {
+            storage: dtype,
+            compute: dtype,
+            device: Device::Cpu,
+        }
+    }
+
+    /// On the CPU, kept in f32 and computed in `compute`: what training in bf16 wants.
+    pub fn cpu_mixed(compute: DType) -> Self {
+        Self {
+            storage: DType::F32,
+            compute,
+            device: Device::Cpu,
+        }
+    }
+
+    pub(super) fn check(self) -> Result<()> {
+        for (role, dtype) in [("storage", self.storage), ("compute", self.compute)] {
+            if !matches!(dtype, DType::F32 | DType::Bf16) {
+                return Err(Error::Config(format!(
+                    "{role} dtype {dtype} is not for weights; expected f32 or bf16"
+                )));
+            }
+        }
+        if let Device::Cuda(index) = self.device
+            && tch::Cuda::device_count() <= index as i64
+        {
+            return Err(Error::Config(format!(
+                "device cuda:{index} was asked for, libtorch sees {} CUDA devices",
+                tch::Cuda::device_count()
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! The program: a registry of stages behind a command line.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use tq_config::Arguments;
+use tq_schedule::{Plan, Planner};
+use tq_stage::Register;
+
+use crate::{
+    builtin, cli, data, exit,
+    folder::{Existing, RunFolder},
+    interrupt,
+    phase::{Ended, PhaseRun},
+    recorder::curve,
+    registry::Registry,
+};
+
+/// A `tq-run` with the stages of one's choice.
+///
+/// ```no_run
+/// # struct Mine;
+/// // fn main() -> std::process::ExitCode { tq_run::App::new().stage::<Mine>().main() }
+/// let program = tq_run::App::new();
+/// ```
+pub struct App {
+    registry: Registry,
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Why the program ends without having finished.
+enum Stop {
+    Refused(anyhow::Error),
+    Failed(anyhow::Error),
+    Interrupted(String),
+}
+
+impl App {
+    /// With the built-in stages.
+    pub fn new() -> Self {
+        let mut registry = Registry::default();
+        builtin::add(&mut registry);
+        Self { registry }
+    }
+
+    /// Adds a stage; pipelines name it by `S::NAME`.
+    ///
+    /// # Panics
+    /// When a stage of that name is there already.
+    #[must_use]
+    pub fn stage<S: Register>(mut self) -> Self {
+        self.registry.add::<S>();
+        self
+    }
+
+    /// Parses the command line, runs, and says how it ended.
+    pub fn main(self) -> ExitCode {
+        let cli = cli::Cli::parse();
+        crate::process::prepare();
+        match self.run(&cli) {
+            Ok(()) => ExitCode::from(exit::FINISHED),
+            Err(Stop::Refused(error)) => ended(&format!("refused: {error:#}"), exit::REFUSED),
+            Err(Stop::Failed(error)) => ended(&format!("failed: {error:#}"), exit::FAILED),
+            Err(Stop::Interrupted(what)) => ended(&what, exit::INTERRUPTED),
+        }
+    }
+
+    /// Plans a pipeline as the command line would.
+    ///
+    /// # Errors
+    /// Every refusal, with file, line and key.
+    pub fn plan(&self, arguments: &[String]) -> Result<Plan> {
+        let arguments = Arguments::parse(arguments)?;
+        let pipeline = arguments.pipeline.as_deref().context("no pipeline: name a file that ends in .yaml, such as pipelines/quickstart.yaml")?;
+        Ok(Planner::new(&self.registry).rows(&count_rows).plan_file(pipeline, &arguments.overrides)?)
+    }
+
+    fn run(&self, cli: &cli::Cli) -> Result<(), Stop> {
+        match &cli.command {
+            Some(cli::Command::Data { data }) => say(&data::write(data).map_err(Stop::Failed)?),
+            Some(cli::Command::Stages) => {
+                let schemas: BTreeMap<_, _> = self.registry.schemas().collect();
+                say(&serde_json::to_string_pretty(&schemas).map_err(|e| Stop::Failed(e.into()))?);
+            }
+            Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?),
+            None => {
+                let plan = self.plan(&cli.arguments).map_err(Stop::Refused)?;
+                if cli.dry_run {
+                    say(&plan.describe());
+                } else {
+                    self.train(&plan, cli)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn train(&self, plan: &Plan, cli: &cli::Cli) -> Result<(), Stop> {
+        let existing = match (cli.resume, cli.overwrite) {
+            (true, _) => Existing::Resume,
+            (_, true) => Existing::Overwrite,
+            _ => Existing::Refuse,
+        };
+        let root = run_root(plan).map_err(Stop::Refused)?;
+        let folder = RunFolder::open(&root, plan, existing).map_err(Stop::Refused)?;
+        let mut models: BTreeMap<String, PathBuf> = plan.models.iter().map(|(name, model)| (name.clone(), PathBuf::from(&model.path))).collect();
+        for phase in &plan.phases {
+            let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
+            let finals: BTreeMap<String, PathBuf> = phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
+            if cli.resume && finals.values().all(|path| path.exists()) {
+                models.extend(finals);
+                continue;
+            }
+            let last = phase_folder.clone();
+            let run = PhaseRun {
+                plan,
+                phase,
+                folder: phase_folder,
+                registry: &self.registry,
+                models: &models,
+                resume: cli.resume,
+                progress: !cli.quiet,
+            };
+            match run.run().map_err(Stop::Failed)? {
+                Ended::Finished(finals) => models.extend(finals),
+                Ended::Interrupted(steps) => {
+                    return Err(Stop::Interrupted(format!(
+                        "stopped in phase `{}`; {} is saved, go on with --resume",
+                        phase.name,
+                        if steps == 0 { "nothing".to_owned() } else { format!("step {steps} in {}", last.checkpoint(steps).display()) }
+                    )));
+                }
+            }
+        }
+        if interrupt::requested() {
+            return Err(Stop::Interrupted("stopped; the run had just finished".to_owned()));
+        }
+        let svg = root.join("curve.svg");
+        say(&curve::draw(&[root.clone()], Some(&svg)).map_err(Stop::Failed)?);
+        Ok(())
+    }
+}
+
+fn run_root(plan: &Plan) -> Result<PathBuf> {
+    let folder = plan.parameters.pointer("/trainer/default_local_dir").and_then(serde_json::Value::as_str);
+    Ok(PathBuf::from(folder.context("parameter trainer.default_local_dir is not set")?))
+}
+
+/// Rows of the data files of a partition, for plans whose length follows from epochs.
+fn count_rows(_partition: &str, files: &[String]) -> Option<u64> {
+    let files: Vec<&Path> = files.iter().map(Path::new).collect();
+    tq_data::Dataset::read(&files, &tq_data::ReadOptions::default()).ok().map(|data| data.len() as u64)
+}
+
+#[allow(clippy::print_stdout, reason = "results go to standard output")]
+fn say(text: &str) {
+    println!("{text}");
+}
+
+#[allow(clippy::print_stderr, reason = "how the program ended is for people")]
+fn ended(text: &str, code: u8) -> ExitCode {
+    eprintln!("tq-run: {text}");
+    ExitCode::from(code)
+}

@@ -1,0 +1,60 @@
+//! The command line of `tq-run`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::data::Data;
+
+/// Runs reinforcement-learning pipelines through the store.
+///
+/// Arguments: one pipeline file (`*.yaml`), and overrides such as `schedule=one_step_off` or
+/// `actor_rollout_ref.actor.optim.lr=1e-6` (`+key=value` adds a key, `~key` deletes one).
+#[derive(Debug, Parser)]
+#[command(
+    name = "tq-run",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Exit codes: 0 finished; 1 failed (named states are kept, go on with --resume); 2 refused before the start; \
+                  130 stopped by Ctrl-C (the last line says what is saved).\n\
+                  Example: tq-run data digits && tq-run pipelines/quickstart.yaml schedule=one_step_off"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// Pipeline file and overrides.
+    #[arg(value_name = "PIPELINE.yaml | KEY=VALUE")]
+    pub arguments: Vec<String>,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Go on from the last named state of the run's folder.
+    #[arg(long, conflicts_with_all = ["overwrite", "dry_run"])]
+    pub resume: bool,
+    /// Delete a run that is in the way.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// No progress bar.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Write a data set, and a model to start from.
+    Data {
+        #[command(subcommand)]
+        data: Data,
+    },
+    /// List the stages that pipelines can name, with the JSON schema of their settings.
+    Stages,
+    /// Draw the curves of runs again: one series a folder.
+    Curve {
+        /// Folders of runs.
+        #[arg(required = true)]
+        runs: Vec<PathBuf>,
+        /// SVG file to write; none: terminal only.
+        #[arg(long)]
+        svg: Option<PathBuf>,
+    },
+}

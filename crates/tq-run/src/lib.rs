@@ -1,0 +1,50 @@
+//! Runs pipelines: the library behind `tq-run`, and behind programs with stages of their own.
+//!
+//! ```no_run
+//! use anyhow::Result;
+//! use tq_stage::{Batch, Map, MapContext, Outputs, Parameters, Ports, Register};
+//!
+//! struct Nothing;
+//!
+//! impl Map for Nothing {
+//!     fn ports(&self) -> Ports {
+//!         Ports::new(vec![], vec![])
+//!     }
+//!
+//!     fn map(&mut self, _: &Batch, _: &MapContext<'_>) -> Result<Outputs> {
+//!         Ok(Outputs::new())
+//!     }
+//! }
+//!
+//! #[derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+//! struct Config {}
+//!
+//! impl Register for Nothing {
+//!     const NAME: &'static str = "nothing";
+//!     type Config = Config;
+//!
+//!     fn new(_: Config, _: &Parameters) -> Result<Self> {
+//!         Ok(Self)
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     tq_run::App::new().stage::<Nothing>().main()
+//! }
+//! ```
+
+mod app;
+mod builtin;
+mod cli;
+mod data;
+mod definition;
+pub mod exit;
+mod export;
+mod folder;
+mod interrupt;
+mod phase;
+mod process;
+mod recorder;
+mod registry;
+
+pub use app::App;

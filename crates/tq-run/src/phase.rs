@@ -1,0 +1,235 @@
+//! Runs one phase: store, workers, recorder, until every stage has ended.
+
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, anyhow};
+use serde_json::json;
+use tq_schedule::{Plan, plan};
+use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served, Setup, Stage, StageContext};
+use transferqueue::{Flush, Options, Store};
+
+use crate::{definition::definition, export, folder::PhaseFolder, interrupt, recorder::Recorder, registry::Registry};
+
+/// Longest wait of a stage for its next row before the run fails, naming what is waited for.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+
+/// How a phase ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ended {
+    /// All cycles are done; folders of the final models by name.
+    Finished(BTreeMap<String, PathBuf>),
+    /// Stopped by the user after a named state; steps it holds.
+    Interrupted(u64),
+}
+
+/// One phase, ready to run.
+pub struct PhaseRun<'a> {
+    /// The whole plan.
+    pub plan: &'a Plan,
+    /// The phase.
+    pub phase: &'a plan::Phase,
+    /// Where it keeps its files.
+    pub folder: PhaseFolder,
+    /// Stages by name.
+    pub registry: &'a Registry,
+    /// Folder each model is loaded from.
+    pub models: &'a BTreeMap<String, PathBuf>,
+    /// Whether to go on from the last named state.
+    pub resume: bool,
+    /// Whether to draw a progress bar.
+    pub progress: bool,
+}
+
+impl PhaseRun<'_> {
+    /// Runs it to its end.
+    ///
+    /// # Errors
+    /// The first error of a stage, the store or the recorder; the others are stopped.
+    pub fn run(self) -> Result<Ended> {
+        let states = if self.resume { self.folder.named_states()? } else { Vec::new() };
+        let options = Options { dir: Some(self.folder.root().to_owned()), flush: Flush::Publication, ..Options::default() };
+        let (store, begun_at) = match states.last() {
+            Some((steps, state)) => (Store::restore(state, options).with_context(|| format!("named state `{}`", state.display()))?, *steps),
+            None => (Store::create(definition(self.phase, self.plan)?, options)?, 0),
+        };
+        let recorder = Recorder::start(&store, self.plan, self.phase, &self.folder, begun_at, self.resume, self.progress)?;
+
+        interrupt::watch(recorder.interrupted());
+        let outcome = self.work(&store, &recorder);
+
+        let steps = recorder.finish(&store, outcome.is_ok());
+        outcome?;
+        let steps = steps?;
+        if interrupt::requested() {
+            return Ok(Ended::Interrupted(steps));
+        }
+        let mut finals = BTreeMap::new();
+        for model in self.phase.models.keys() {
+            let to = self.folder.final_model(model);
+            let from = self.models.get(model).with_context(|| format!("model `{model}` has no folder"))?;
+            export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;
+            finals.insert(model.clone(), to);
+        }
+        Ok(Ended::Finished(finals))
+    }
+
+    /// Starts every worker as a thread and waits for all of them.
+    fn work(&self, store: &Store, recorder: &Recorder) -> Result<()> {
+        let first_error: Arc<Mutex<Option<anyhow::Error>>> = Arc::default();
+        let fail = |store: &Store, stage: &str, error: anyhow::Error| {
+            store.stop(format!("stage `{stage}` failed: {error:#}"));
+            first_error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
+        };
+        thread::scope(|scope| -> Result<()> {
+            let (mut consumers, mut sources) = (Vec::new(), Vec::new());
+            for worker in self.workers()? {
+                let setup = self.setup(store, recorder, &worker)?;
+                let mut stage = self.registry.make(&worker.implementation, &worker.with, &setup.parameters)?;
+                let name = format!("{}-{}", worker.stage, worker.index);
+                let source = worker.source;
+                let body = move || run_caught(stage.as_mut(), setup);
+                let handle = thread::Builder::new().name(name.clone()).spawn_scoped(scope, body).with_context(|| format!("worker {name}"))?;
+                if source { sources.push((name, handle)) } else { consumers.push((name, handle)) }
+            }
+            // A failing worker stops the store itself (see `run_caught`), so joining in any order cannot hang.
+            for (name, handle) in consumers {
+                if let Err(error) = handle.join().unwrap_or_else(|_| Err(anyhow!("worker {name} panicked"))) {
+                    fail(store, &name, error);
+                }
+            }
+            store.stop("the phase has ended");
+            for (name, handle) in sources {
+                if let Err(error) = handle.join().unwrap_or_else(|_| Err(anyhow!("worker {name} panicked"))) {
+                    fail(store, &name, error);
+                }
+            }
+            Ok(())
+        })?;
+        let error = first_error.lock().unwrap_or_else(|e| e.into_inner()).take();
+        match error {
+            Some(error) if !(interrupt::requested() && is_stop(&error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Every worker to start: each stage with the number and device its group says; sources once.
+    fn workers(&self) -> Result<Vec<Worker>> {
+        let mut workers: Vec<Worker> = Vec::new();
+        for (name, task) in &self.phase.tasks {
+            let source = !matches!(self.phase.partitions.get(&task.partition).map(|p| &p.rows), Some(plan::Rows::Expand { .. }));
+            if let Some(worker) = workers.iter_mut().find(|w| !source && !w.source && w.stage == task.stage) {
+                worker.tasks.push(name.clone());
+                continue;
+            }
+            workers.push(Worker {
+                stage: task.stage.clone(),
+                implementation: task.implementation.clone(),
+                with: if source { self.source_settings(&task.partition)? } else { task.with.clone() },
+                tasks: vec![name.clone()],
+                device: "cpu".to_owned(),
+                index: 0,
+                source,
+            });
+        }
+        let mut out = Vec::new();
+        for worker in workers {
+            let group = self.plan.workers.values().find(|g| g.stages.contains(&worker.stage));
+            let (count, device) = group.map_or((1, "cpu"), |g| (g.count, g.device.as_str()));
+            let trains = worker.tasks.iter().any(|t| self.phase.tasks[t].training.is_some());
+            let count = if worker.source || trains { 1 } else { count };
+            out.extend((0..count).map(|index| Worker { index, device: device.to_owned(), ..worker.clone() }));
+        }
+        Ok(out)
+    }
+
+    /// `with:` of the source that fills `partition`.
+    fn source_settings(&self, partition: &str) -> Result<serde_json::Value> {
+        let rounds = self.phase.partitions.values().any(|p| matches!(&p.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == partition));
+        let Some(plan::Rows::Files { files, .. }) = self.phase.partitions.get(partition).map(|p| &p.rows) else {
+            return Err(anyhow!("partition `{partition}` is filled by no files"));
+        };
+        let key = if rounds { "/data/val_max_samples" } else { "/data/train_max_samples" };
+        let limit = self.phase.parameters.pointer(key).and_then(serde_json::Value::as_u64);
+        Ok(json!({ "files": files, "once": rounds, "limit": limit }))
+    }
+
+    fn setup(&self, store: &Store, recorder: &Recorder, worker: &Worker) -> Result<Setup> {
+        let tasks: Vec<(&String, &plan::Task)> = worker.tasks.iter().map(|name| (name, &self.phase.tasks[name])).collect();
+        let (_, first) = tasks.first().context("a worker serves at least one task")?;
+        let model = first.model.as_ref().map(|model| {
+            let path = self.models.get(&model.name).with_context(|| format!("model `{}` has no folder", model.name))?.clone();
+            Ok::<_, anyhow::Error>(ModelUse { name: model.name.clone(), path, version: model.version })
+        });
+        let mut served: Vec<(u64, Served)> = tasks.iter().map(|(name, task)| (task.priority, self.served(name, task))).collect();
+        served.sort_by_key(|(priority, _)| *priority);
+        let arithmetic = &self.phase.arithmetic;
+        Ok(Setup {
+            stage: worker.stage.clone(),
+            worker: worker.index,
+            session: store.session(format!("{}-{}", worker.stage, worker.index))?,
+            served: served.into_iter().map(|(_, served)| served).collect(),
+            parameters: Parameters::new(self.phase.parameters.clone()),
+            model: model.transpose()?,
+            schedule: ScheduleFacts {
+                total_cycles: arithmetic.total_cycles.context("the phase's length is known once it runs")?,
+                minis_per_cycle: arithmetic.mini_batches_per_cycle,
+                exact_weights: self.phase.schedule.weights == tq_schedule::schedule::WeightsRule::Exact,
+                continue_on_publication: self.phase.schedule.on_publication == tq_schedule::schedule::OnPublication::Continue,
+            },
+            seed: self.plan.seed,
+            device: worker.device.clone(),
+            reporter: recorder.reporter(),
+            patience: PATIENCE,
+        })
+    }
+
+    fn served(&self, name: &str, task: &plan::Task) -> Served {
+        let validation = self.phase.partitions.get(&task.partition).is_some_and(|p| matches!(p.rows, plan::Rows::Expand { every: Some(_), .. }));
+        Served {
+            name: name.to_owned(),
+            partition: task.partition.clone(),
+            validation,
+            reads: task.reads.iter().map(|(port, column)| (port.clone(), column.clone())).collect(),
+            writes: task.writes.iter().map(|(port, column)| (port.clone(), column.clone())).collect(),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Worker {
+    stage: String,
+    implementation: String,
+    with: serde_json::Value,
+    tasks: Vec<String>,
+    device: String,
+    index: u64,
+    source: bool,
+}
+
+/// Runs a stage; an error or a panic stops the store, so that nothing waits for a worker that is gone.
+fn run_caught(stage: &mut dyn Stage, setup: Setup) -> Result<()> {
+    let (store_stop, name) = (setup.session.clone(), setup.stage.clone());
+    let mut cx = StageContext::new(setup);
+    let outcome = catch_unwind(AssertUnwindSafe(|| stage.run(&mut cx))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        Err(anyhow!("panicked: {}", text.unwrap_or_else(|| "without a message".to_owned())))
+    });
+    if let Err(error) = &outcome
+        && !is_stop(error)
+    {
+        store_stop.stop_store(format!("stage `{name}` failed: {error:#}"));
+    }
+    outcome.with_context(|| format!("stage `{name}`"))
+}
+
+/// Whether an error only says that the store was stopped.
+fn is_stop(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<transferqueue::Error>()).any(transferqueue::Error::is_stopped)
+}

@@ -1,0 +1,23 @@
+//! What must hold before libtorch does its first work: OpenMP threads that sleep instead of spinning, logging.
+
+use std::{env, os::unix::process::CommandExt, process::Command};
+
+use tracing_subscriber::EnvFilter;
+
+const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+
+/// Sets up logging; starts the program again with `OMP_WAIT_POLICY=PASSIVE` when it is not set.
+///
+/// OpenMP reads the variable when libtorch is loaded, before `main`: spinning threads slow every other stage several
+/// times.
+pub fn prepare() {
+    let filter = EnvFilter::try_from_env("TQ_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // A second call (in tests) finds a subscriber in place; that one stays.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    if env::var_os(WAIT_POLICY).is_none()
+        && let Ok(program) = env::current_exe()
+    {
+        let error = Command::new(program).args(env::args_os().skip(1)).env(WAIT_POLICY, "PASSIVE").exec();
+        tracing::warn!("cannot start again with {WAIT_POLICY}=PASSIVE ({error}); stages may slow each other down");
+    }
+}

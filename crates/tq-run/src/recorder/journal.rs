@@ -1,0 +1,193 @@
+//! The journal: one thread that writes down every publication, in order.
+
+use std::{collections::VecDeque, fs, sync::Arc, time::Instant};
+
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tq_metrics::Metrics;
+use tq_schedule::{
+    Plan,
+    plan::{self, Phase},
+};
+use transferqueue::{Store, audit::Audit, catalog::Publication, snapshot::Captured};
+
+use super::{board::Board, lines::Lines};
+use crate::{folder::PhaseFolder, interrupt};
+
+/// Named states that are kept; older ones are deleted once a newer one is named.
+const KEPT_STATES: usize = 2;
+
+/// A publication as the hook posts it.
+pub(super) struct Step {
+    /// What was published, and every row it consumed.
+    pub(super) published: Publication,
+    /// The position to name, if it is to be named.
+    pub(super) capture: Option<Captured>,
+}
+
+/// What reaches the journal.
+pub(super) enum Message {
+    Published(Step),
+    Validated { version: u64, metrics: Metrics },
+    Interrupted,
+}
+
+/// The journal's state.
+pub(super) struct Journal {
+    store: Store,
+    board: Arc<Board>,
+    folder: PhaseFolder,
+    lines: Lines,
+    audit: Audit,
+    bar: ProgressBar,
+    total: u64,
+    /// Versions after which a validation round runs: every so many, and whether before the first update.
+    rounds: Option<(u64, bool)>,
+    named: u64,
+    states: VecDeque<u64>,
+    last_step: Instant,
+    last_reward: Option<f64>,
+}
+
+impl Journal {
+    #[expect(clippy::too_many_arguments, reason = "one call, from the recorder")]
+    pub(super) fn open(
+        store: Store,
+        board: Arc<Board>,
+        plan: &Plan,
+        phase: &Phase,
+        folder: PhaseFolder,
+        begun_at: u64,
+        resumed: bool,
+        progress: bool,
+    ) -> Result<Self> {
+        let total = phase.arithmetic.total_cycles.context("the phase's length is known once it runs")?;
+        let loggers: Vec<String> = plan.parameters.pointer("/trainer/logger").map(|l| serde_json::from_value(l.clone())).transpose()?.unwrap_or_default();
+        let mut lines = Lines::open(&folder, &loggers)?;
+        let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
+        if resumed {
+            audit.rollback(begun_at)?;
+            lines.restore(&folder.checkpoint(begun_at))?;
+        }
+        let first = phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
+        let rounds = phase.partitions.values().find_map(|p| match p.rows {
+            plan::Rows::Expand { every: Some(every), .. } => Some((every, first)),
+            _ => None,
+        });
+        let bar = ProgressBar::with_draw_target(Some(total), if progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
+        let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {elapsed} eta {eta} {msg}").context("progress template")?;
+        bar.set_style(style);
+        bar.set_prefix(phase.name.clone());
+        bar.set_position(begun_at);
+        let states = folder.named_states()?.into_iter().map(|(steps, _)| steps).collect();
+        Ok(Self { store, board, folder, lines, audit, bar, total, rounds, named: begun_at, states, last_step: Instant::now(), last_reward: None })
+    }
+
+    pub(super) fn total_cycles(&self) -> u64 {
+        self.total
+    }
+
+    /// Writes until the board is closed; returns the steps of the last named state. An error stops the store: a run
+    /// whose record cannot be kept must not go on.
+    pub(super) fn run(mut self) -> Result<u64> {
+        while let Some(message) = self.board.next() {
+            let outcome = match message {
+                Message::Published(step) => self.published(step),
+                Message::Validated { version, metrics } => self.validated(version, metrics),
+                Message::Interrupted => {
+                    self.bar.println("stopping after this step; Ctrl-C again stops at once");
+                    Ok(())
+                }
+            };
+            if let Err(error) = outcome {
+                self.store.stop(format!("the run's record cannot be written: {error:#}"));
+                self.board.close();
+                return Err(error);
+            }
+        }
+        self.lines.close()?;
+        self.bar.finish_and_clear();
+        Ok(self.named)
+    }
+
+    fn published(&mut self, step: Step) -> Result<()> {
+        let Step { published, capture } = step;
+        let steps = published.cycle.map_or(0, |cycle| cycle + 1);
+        let mut metrics = self.board.take(published.cycle);
+        if let Some(cycle) = published.cycle {
+            self.audit.append(&published, &self.store.definition(), steps)?;
+            let seconds = self.last_step.elapsed().as_secs_f64();
+            self.last_step = Instant::now();
+            metrics.set("training/global_step", steps as f64);
+            metrics.set("timing_s/step", seconds);
+            if let Some(tokens) = metrics.get("perf/total_num_tokens") {
+                metrics.set("perf/time_per_step", seconds);
+                metrics.set("perf/throughput", tokens / seconds);
+            }
+            self.show(cycle, &metrics);
+        }
+        let waits = self.is_validated(published.version);
+        if published.cycle.is_some() || waits {
+            self.lines.add(steps, metrics, waits)?;
+        }
+        if let Some(capture) = capture {
+            self.name(steps, capture)?;
+            if interrupt::requested() {
+                self.store.stop("interrupted");
+            }
+        }
+        Ok(())
+    }
+
+    fn validated(&mut self, version: u64, metrics: Metrics) -> Result<()> {
+        let core: Vec<String> = metrics.iter().filter(|(name, _)| name.starts_with("val-core/")).map(|(name, value)| format!("{name} {value:.3}")).collect();
+        self.bar.println(format!("step {version}: {}", core.join("  ")));
+        self.lines.validated(version, metrics)
+    }
+
+    /// Names a state: writes it beside, with the held lines, and renames it into place.
+    fn name(&mut self, steps: u64, capture: Captured) -> Result<()> {
+        let (state, tmp) = (self.folder.checkpoint(steps), self.folder.checkpoints().join("writing"));
+        for left in [&tmp, &state] {
+            // A state of these steps that is here already was rolled back past.
+            if left.exists() {
+                fs::remove_dir_all(left).with_context(|| format!("cannot delete `{}`", left.display()))?;
+            }
+        }
+        capture.write(&tmp)?;
+        self.lines.save(&tmp)?;
+        fs::rename(&tmp, &state).with_context(|| format!("cannot name `{}`", state.display()))?;
+        self.named = steps;
+        self.states.retain(|&s| s != steps);
+        self.states.push_back(steps);
+        while self.states.len() > KEPT_STATES
+            && let Some(old) = self.states.pop_front()
+        {
+            let path = self.folder.checkpoint(old);
+            fs::remove_dir_all(&path).with_context(|| format!("cannot delete `{}`", path.display()))?;
+        }
+        Ok(())
+    }
+
+    fn is_validated(&self, version: u64) -> bool {
+        self.rounds.is_some_and(|(every, first)| match version {
+            0 => first,
+            v => v == self.total || (every > 0 && v % every == 0),
+        })
+    }
+
+    fn show(&mut self, cycle: u64, metrics: &Metrics) {
+        self.last_reward = metrics.get("critic/score/mean").or(metrics.get("train/loss")).or(self.last_reward);
+        let mut parts = Vec::new();
+        for (label, name) in [("reward", "critic/score/mean"), ("loss", "train/loss"), ("lag", "lag/mean"), ("tokens/s", "perf/throughput")] {
+            if let Some(value) = metrics.get(name) {
+                parts.push(format!("{label} {value:.3}"));
+            }
+        }
+        if let Some(wait) = self.board.waiting_for() {
+            parts.push(wait);
+        }
+        self.bar.set_position(cycle + 1);
+        self.bar.set_message(parts.join("  "));
+    }
+}

@@ -1,0 +1,584 @@
+//! The repository's pipelines, planned under several schedules and parameters.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{plan, plan_text};
+use tq_schedule::plan::{ColumnOrigin, Keep, Rows, Version};
+use tq_schedule::port::Per;
+use tq_schedule::{Plan, Planner};
+
+/// The facts of one phase as `--dry-run` prints them, without its tables.
+fn facts(plan: &Plan, phase: &str) -> String {
+    let text = plan.describe();
+    let start = text.find(&format!("phase {phase}")).unwrap();
+    let end = start + text[start..].find("  partition ").unwrap();
+    text[start..end].to_owned()
+}
+
+#[test]
+fn dry_run_of_the_quick_start_on_policy() {
+    insta::assert_snapshot!(plan("quickstart.yaml", &[]).unwrap().describe());
+}
+
+#[test]
+fn dry_run_of_the_quick_start_one_step_off() {
+    let plan = plan("quickstart.yaml", &["schedule=one_step_off"]).unwrap();
+    insta::assert_snapshot!(facts(&plan, "rl"));
+    assert_eq!(
+        plan.phase("warmup").unwrap().schedule.lag,
+        0.0,
+        "the warm-up keeps its own schedule"
+    );
+}
+
+#[test]
+fn dry_run_of_the_quick_start_fully_async() {
+    let arguments = ["schedule={use:fully_async,lag:0.5,max_lag:1}"];
+    insta::assert_snapshot!(facts(&plan("quickstart.yaml", &arguments).unwrap(), "rl"));
+}
+
+#[test]
+fn dry_run_of_ppo() {
+    insta::assert_snapshot!(plan("ppo.yaml", &[]).unwrap().describe());
+}
+
+#[test]
+fn a_plan_survives_its_file() {
+    for name in ["quickstart.yaml", "ppo.yaml", "grpo.yaml"] {
+        let plan = plan(
+            name,
+            &[
+                "schedule=fully_async",
+                "schedule.lag=0.25",
+                "data.image_key=x",
+            ],
+        )
+        .unwrap();
+        let text = plan.to_yaml().unwrap();
+        assert_eq!(Plan::from_yaml(&text).unwrap(), plan, "{name}");
+    }
+}
+
+#[test]
+fn the_quick_start_is_short() {
+    assert!(common::pipeline("quickstart.yaml").lines().count() <= 30);
+}
+
+#[test]
+fn a_field_is_set_on_top_of_a_named_schedule() {
+    let plan = plan(
+        "grpo.yaml",
+        &[
+            "schedule=fully_async",
+            "schedule.lag=0",
+            "schedule.grain=cycle",
+        ],
+    )
+    .unwrap();
+    let phase = &plan.phases[0];
+    assert_eq!(phase.arithmetic.window, phase.arithmetic.groups_per_cycle);
+    assert!(phase.promises.repeatable);
+    assert_eq!(phase.promises.lag.largest, Some(0));
+}
+
+#[test]
+fn max_lag_waits_unless_told_to_drop() {
+    let phase = |arguments: &[&str]| {
+        let schedule = ["schedule=fully_async", "schedule.max_lag=1"];
+        plan("grpo.yaml", &[&schedule, arguments].concat())
+            .unwrap()
+            .phases
+            .remove(0)
+    };
+    let waits = phase(&["schedule.lag=1.0"]);
+    assert!(!waits.schedule.drop_beyond);
+    assert_eq!(waits.promises.lag.largest, Some(1));
+    assert!(waits.promises.lag.why.contains("nothing is dropped"));
+    let drops = phase(&["schedule.lag=1.5", "schedule.drop_beyond=true"]);
+    assert_eq!(drops.promises.lag.largest, Some(1));
+    assert!(
+        drops
+            .promises
+            .lag
+            .why
+            .contains("rows beyond max_lag are dropped")
+    );
+}
+
+#[test]
+fn the_limit_on_the_lag_is_held_against_the_groups_ahead_not_against_lag_itself() {
+    // 1.001 cycles ahead of a cycle of 64 is 64 groups: one version.
+    let arguments = [
+        "data.train_batch_size=64",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=64",
+        "schedule={use:fully_async,lag:1.001,max_lag:1}",
+    ];
+    let phase = plan("grpo.yaml", &arguments).unwrap().phases.remove(0);
+    assert_eq!(phase.arithmetic.groups_ahead, 64);
+    assert_eq!(phase.promises.lag.largest, Some(1));
+}
+
+#[test]
+fn arithmetic_of_groups_minis_and_epochs() {
+    let arguments = [
+        "data.train_batch_size=64",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+        "actor_rollout_ref.actor.ppo_epochs=3",
+        "schedule=one_step_off",
+        "schedule.state_every=2",
+    ];
+    let a = plan("grpo.yaml", &arguments)
+        .unwrap()
+        .phases
+        .remove(0)
+        .arithmetic;
+    assert_eq!(
+        (
+            a.groups_per_cycle,
+            a.rows_per_cycle,
+            a.mini_batches_per_cycle
+        ),
+        (64, 512, 4)
+    );
+    assert_eq!(
+        a.updates_per_publication["actor"], 12,
+        "four mini-batches, three passes each"
+    );
+    assert_eq!((a.groups_ahead, a.window), (64, 128));
+    assert_eq!(a.max_tokens_per_cycle, 512 * 1024);
+    // responses 512 × 8 bytes, three float columns 512 × 4, eight rows; prompt, ground truth and source once.
+    assert_eq!(
+        a.bytes_per_group,
+        8 * (512 * 8 + 3 * 512 * 4) + 512 * 8 + 256 + 64
+    );
+    assert_eq!(a.bytes_reserved_least, 2 * 64 * a.bytes_per_group);
+    assert_eq!(a.bytes_at_peak, (128 + 64) * a.bytes_per_group);
+    assert_eq!(
+        a.total_cycles,
+        Some(30 * 650 / 64),
+        "cycles may span an epoch's end"
+    );
+}
+
+#[test]
+fn a_length_in_epochs_is_unknown_until_rows_are_counted() {
+    let text = common::pipeline("grpo.yaml");
+    let plan = tq_schedule::Planner::new(&common::Builtin)
+        .plan_text(&text, "x.yaml", &[])
+        .unwrap();
+    assert_eq!(plan.phases[0].arithmetic.total_cycles, None);
+    assert!(plan.describe().contains("not known yet"));
+}
+
+#[test]
+fn old_log_probs_are_recomputed_when_the_rollouts_cannot_serve() {
+    let grpo = |arguments: &[&str]| plan("grpo.yaml", arguments).unwrap().phases.remove(0);
+    let one_update = ["data.train_batch_size=256"];
+    let phase = grpo(&one_update);
+    assert!(
+        !phase.needs.old,
+        "one update of fresh samples: the ratio is 1"
+    );
+    assert_eq!(
+        phase.tasks["actor"].reads["old_log_probs"],
+        "rollout_log_probs"
+    );
+    assert!(
+        phase.tasks["rollout"]
+            .writes
+            .contains_key("rollout_log_probs"),
+        "written because it is read"
+    );
+    let phase = grpo(&["data.train_batch_size=256", "schedule=one_step_off"]);
+    assert!(phase.needs.old, "samples are a version behind");
+    let phase = grpo(&[]);
+    assert!(phase.needs.old, "four updates per publication");
+    assert_eq!(phase.tasks["actor"].reads["old_log_probs"], "old_log_probs");
+    assert!(
+        !phase.tasks["rollout"]
+            .writes
+            .contains_key("rollout_log_probs"),
+        "nobody reads it"
+    );
+    let phase = grpo(&["algorithm.rollout_correction.bypass_mode=true"]);
+    assert!(!phase.needs.old);
+    assert!(!phase.tasks.contains_key("old"));
+}
+
+#[test]
+fn critic_and_reference_follow_the_algorithm() {
+    let phase = plan(
+        "ppo.yaml",
+        &[
+            "algorithm.adv_estimator=grpo",
+            "algorithm.use_kl_in_reward=false",
+        ],
+    )
+    .unwrap()
+    .phases
+    .remove(0);
+    for off in ["values", "critic", "reference", "kl"] {
+        assert!(!phase.tasks.contains_key(off), "{off}");
+    }
+    assert_eq!(
+        phase.tasks["advantage"].reads["token_level_rewards"],
+        "token_level_scores"
+    );
+    let phase = plan("grpo.yaml", &["actor_rollout_ref.actor.use_kl_loss=true"])
+        .unwrap()
+        .phases
+        .remove(0);
+    assert_eq!(phase.tasks["actor"].reads["ref_log_probs"], "ref_log_probs");
+    assert_eq!(
+        phase.tasks["reference"].model.as_ref().unwrap().version,
+        Some(Version::Initial)
+    );
+    let error = plan("grpo.yaml", &["algorithm.adv_estimator=gae"]).unwrap_err();
+    assert!(error.to_string().contains("no column `values`"), "{error}");
+}
+
+#[test]
+fn a_model_that_nobody_uses_is_noted_and_not_loaded() {
+    let plan = plan("ppo.yaml", &["algorithm.adv_estimator=grpo"]).unwrap();
+    assert!(!plan.models.contains_key("critic"));
+    assert!(
+        plan.notes.iter().any(|n| n.key == "models.critic"),
+        "{:?}",
+        plan.notes
+    );
+}
+
+#[test]
+fn tasks_are_named_after_stages_and_the_partitions_they_share() {
+    let plan = plan("quickstart.yaml", &[]).unwrap();
+    let names: Vec<_> = plan
+        .phase("rl")
+        .unwrap()
+        .tasks
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "dataset.prompts",
+            "dataset.val-prompts",
+            "rollout.samples",
+            "rollout.val",
+            "reward.samples",
+            "reward.val",
+            "old",
+            "advantage",
+            "actor",
+            "validation"
+        ]
+    );
+    let rollout: Vec<_> = plan
+        .phase("rl")
+        .unwrap()
+        .tasks_of("rollout")
+        .map(|(n, t)| (n, t.priority))
+        .collect();
+    assert_eq!(rollout, [("rollout.samples", 0), ("rollout.val", 1)]);
+    assert_eq!(
+        plan.phase("rl").unwrap().training_partition().unwrap().0,
+        "samples"
+    );
+    assert_eq!(
+        plan.phase("warmup")
+            .unwrap()
+            .training_partition()
+            .unwrap()
+            .0,
+        "warmup"
+    );
+}
+
+#[test]
+fn a_partition_that_is_never_evaluated_is_left_out_and_noted() {
+    let plan = plan("grpo.yaml", &["trainer.test_freq=-1"]).unwrap();
+    assert!(!plan.phases[0].partitions.contains_key("val"));
+    assert!(!plan.phases[0].tasks.contains_key("validation"));
+    assert_eq!(plan.phases[0].tasks["rollout"].partition, "samples");
+    assert_eq!(
+        plan.notes
+            .iter()
+            .filter(|n| n.key == "partitions.val")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn parameters_of_a_phase_beat_the_command_line_and_can_be_overridden_themselves() {
+    let groups = |arguments: &[&str], phase: &str| {
+        plan("quickstart.yaml", arguments)
+            .unwrap()
+            .phase(phase)
+            .unwrap()
+            .arithmetic
+            .groups_per_cycle
+    };
+    assert_eq!(groups(&["data.train_batch_size=32"], "rl"), 32);
+    assert_eq!(groups(&["data.train_batch_size=32"], "warmup"), 128);
+    assert_eq!(
+        groups(
+            &["phases.warmup.parameters.data.train_batch_size=16"],
+            "warmup"
+        ),
+        16
+    );
+    let steps = |arguments: &[&str]| {
+        plan("quickstart.yaml", arguments).unwrap().phases[0]
+            .arithmetic
+            .total_cycles
+    };
+    assert_eq!(steps(&["phases.warmup.until.steps=7"]), Some(7));
+    let plan = plan("quickstart.yaml", &["actor_rollout_ref.actor.optim.lr=0"]).unwrap();
+    let lr = |phase: &str| {
+        plan.phase(phase)
+            .unwrap()
+            .parameter("actor_rollout_ref.actor.optim.lr")
+            .unwrap()
+            .as_f64()
+    };
+    assert_eq!(
+        (lr("warmup"), lr("rl")),
+        (Some(1e-3), Some(0.0)),
+        "the control without learning keeps its warm-up"
+    );
+}
+
+#[test]
+fn noted_keys_are_in_the_plan_with_their_reason() {
+    let plan = plan(
+        "grpo.yaml",
+        &[
+            "trainer.test_freq=5",
+            "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+        ],
+    )
+    .unwrap();
+    assert_eq!(plan.notes.len(), 1);
+    assert_eq!(
+        plan.notes[0].at,
+        "argument `actor_rollout_ref.rollout.gpu_memory_utilization=0.4`"
+    );
+    assert!(
+        plan.describe()
+            .contains("the cache is sized by max_num_seqs")
+    );
+}
+
+#[test]
+fn kept_columns_need_no_reader() {
+    let arguments = ["+partitions.samples.keep={responses:archive,rollout_log_probs:rows}"];
+    let phase = plan("grpo.yaml", &arguments).unwrap().phases.remove(0);
+    let columns = &phase.partitions["samples"].columns;
+    assert_eq!(columns["responses"].keep, Some(Keep::Archive));
+    assert_eq!(
+        columns["rollout_log_probs"].keep,
+        Some(Keep::Rows),
+        "an optional output is written to be kept"
+    );
+    assert!(columns["rollout_log_probs"].readers.is_empty());
+}
+
+#[test]
+fn clients_can_put_the_prompts() {
+    let text = "\
+partitions:
+  inbox: {columns: {prompt: ragged i64, ground_truth: {type: utf8, max: 100}}}
+  samples: {expand: inbox, link: [prompt, ground_truth]}
+models: {policy: {use: causal-lm, path: model}}
+stages: {sft: {use: sft, model: policy}}
+parameters: {trainer.total_training_steps: 3}
+";
+    let plan = plan_text(text, "put.yaml", &[]).unwrap();
+    let inbox = &plan.phases[0].partitions["inbox"];
+    assert_eq!(inbox.rows, Rows::Put);
+    assert_eq!(inbox.columns["prompt"].origin, ColumnOrigin::Put);
+    assert_eq!(
+        inbox.columns["prompt"].max_bytes_per_row,
+        (512 + 512) * 8,
+        "without `max`, a whole sequence"
+    );
+    assert_eq!(inbox.columns["ground_truth"].max_bytes_per_row, 100);
+    assert_eq!(inbox.columns["ground_truth"].linked_into, ["samples"]);
+    assert!(!plan.phases[0].tasks.contains_key("dataset"));
+}
+
+#[test]
+fn a_stage_of_ones_own_adds_a_column() {
+    let text = common::pipeline("grpo.yaml").replace(
+        "  advantage: {use: advantage, per: group}",
+        "  penalty:   {use: length-penalty, with: {weight: 0.1}}\n  advantage: {use: advantage, per: group}",
+    );
+    let error = plan_text(&text, "x.yaml", &["trainer.test_freq=5"]).unwrap_err();
+    assert!(
+        error.to_string().contains("keep: [length_penalty]"),
+        "{error}"
+    );
+    let plan = plan_text(
+        &text,
+        "x.yaml",
+        &["partitions.samples.keep=[length_penalty]"],
+    )
+    .unwrap();
+    let task = &plan.phases[0].tasks["penalty"];
+    assert_eq!(
+        (task.per, task.with["weight"].as_f64()),
+        (Per::Row, Some(0.1))
+    );
+}
+
+/// The pipeline of the design, word for word.
+const DESIGN: &str = r#"
+partitions:
+  prompts: {files: "${data.train_files}"}
+  samples: {expand: prompts, n: "${actor_rollout_ref.rollout.n}", link: [prompt, ground_truth]}
+  val:     {expand: {files: "${data.val_files}"}, n: "${actor_rollout_ref.rollout.val_kwargs.n}", every: "${trainer.test_freq}", link: [prompt, ground_truth]}
+models:
+  policy: {use: causal-lm, path: "${actor_rollout_ref.model.path}"}
+stages:
+  rollout:   {use: rollout, model: policy@live, serve: [samples, val]}
+  reward:    {use: reward, serve: [samples, val]}
+  old:       {use: log-prob, model: policy@cycle, bind: {log_probs: old_log_probs}, when: need.old}
+  reference: {use: log-prob, model: policy@0, bind: {log_probs: ref_log_probs}, when: need.reference}
+  advantage: {use: advantage, per: group}
+  actor:     {use: policy-update, model: policy, per: mini}
+schedule: on_policy            # | one_step_off | fully_async | {use: fully_async, lag: 0.5, on_publication: continue}
+workers: {all: {stages: "*"}}  # groups of workers: stages × count × device × processes or threads
+"#;
+
+#[test]
+fn the_pipeline_of_the_design_plans_as_it_is() {
+    let arguments = ["algorithm.adv_estimator=grpo", "trainer.test_freq=5"];
+    let plan = plan_text(DESIGN, "grpo.yaml", &arguments).unwrap();
+    let phase = &plan.phases[0];
+    let column = |partition: &str| &phase.partitions[partition].columns["data_source"];
+    assert_eq!(
+        column("samples").origin,
+        ColumnOrigin::Linked("prompts".into())
+    );
+    assert_eq!(column("samples").readers, ["reward.samples"]);
+    assert_eq!(column("val").readers, ["reward.val", "validation"]);
+    assert_eq!(column("prompts").linked_into, ["samples"]);
+    let notes: Vec<_> = plan
+        .notes
+        .iter()
+        .map(|n| format!("{}: {} ({})", n.key, n.reason, n.at))
+        .collect();
+    assert_eq!(
+        notes,
+        [
+            "partitions.samples.link: column `data_source` of `prompts` is linked by itself, for `reward.samples` \
+             (grpo.yaml:4:67)",
+            "partitions.val.link: column `data_source` of `val-prompts` is linked by itself, for `reward.val` and \
+             `validation` (grpo.yaml:5:130)",
+        ]
+    );
+    assert!(plan.describe().contains(&notes[0]), "{}", plan.describe());
+}
+
+#[test]
+fn only_what_is_required_is_linked_by_itself() {
+    let text = DESIGN.replace(", link: [prompt, ground_truth]}", "}");
+    let arguments = ["algorithm.adv_estimator=grpo"];
+    let linked = |text: &str| {
+        let plan = plan_text(text, "x.yaml", &arguments)?;
+        let columns = &plan.phases[0].partitions["samples"].columns;
+        let linked = columns
+            .iter()
+            .filter(|(_, c)| matches!(c.origin, ColumnOrigin::Linked(_)));
+        Ok::<_, tq_schedule::Refusals>(linked.map(|(name, _)| name.clone()).collect::<Vec<_>>())
+    };
+    // The source has `extra_info` too, but reward can do without it.
+    let required = ["prompt", "ground_truth", "data_source"];
+    assert_eq!(linked(&text).unwrap(), required);
+    // An input that the pipeline binds is wanted.
+    let bound = |inputs: &str| {
+        let reward = "reward:    {use: reward, serve: [samples, val]";
+        text.replace(reward, &format!("{reward}, bind: {{{inputs}}}"))
+    };
+    let wanted = linked(&bound("extra_info: extra_info")).unwrap();
+    assert_eq!(wanted, [&required[..], &["extra_info"]].concat());
+    // A stage that is off would write the column: the source's is not taken in its place.
+    let graded = bound("data_source: grade");
+    assert_eq!(
+        linked(&graded).unwrap(),
+        ["prompt", "ground_truth", "grade"]
+    );
+    let off = graded.replace("stages:", "stages:\n  grade: {use: grade, when: false}");
+    let error = linked(&off).unwrap_err().to_string();
+    assert!(
+        error.contains("stage `grade` would write it, but is off"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_column_that_a_stage_adds_to_the_source_can_be_linked_under_its_bound_name() {
+    let text = common::pipeline("grpo.yaml").replace(", data_source]", "]").replace(
+        "  advantage: {use: advantage, per: group}",
+        "  grade:     {use: grade, serve: [prompts], bind: {grade: level}}\n  advantage: {use: advantage, per: group}",
+    );
+    let bound = text.replace(
+        "{use: reward, serve: [samples, val]}",
+        "{use: reward, serve: [samples], bind: {data_source: level}}",
+    );
+    let plan = plan_text(&bound, "x.yaml", &[]).unwrap();
+    let level = &plan.phases[0].partitions["samples"].columns["level"];
+    assert_eq!(level.origin, ColumnOrigin::Linked("prompts".into()));
+    assert_eq!(level.readers, ["reward"]);
+    let written = &plan.phases[0].partitions["prompts"].columns["level"];
+    assert_eq!(written.origin, ColumnOrigin::Written(vec!["grade".into()]));
+    let note = plan
+        .notes
+        .iter()
+        .find(|n| n.key == "partitions.samples.link");
+    assert!(note.unwrap().reason.contains("`level` of `prompts`"));
+}
+
+#[test]
+fn paths_below_the_home_folder_are_written_out() {
+    let text = DESIGN.replace(
+        "{files: \"${data.train_files}\"}",
+        "{files: [~/a.parquet, b.parquet]}",
+    );
+    let overrides = common::overrides(&["algorithm.adv_estimator=grpo"]);
+    let planner = |home| {
+        Planner::new(&common::Builtin)
+            .rows(&common::count)
+            .home(home)
+    };
+    let plan = planner(Some("/home/ada"))
+        .plan_text(&text, "x.yaml", &overrides)
+        .unwrap();
+    let Rows::Files { files, .. } = &plan.phases[0].partitions["prompts"].rows else {
+        panic!("prompts come from files");
+    };
+    assert_eq!(files, &["/home/ada/a.parquet", "b.parquet"]);
+    let model = "/home/ada/models/deepseek-llm-7b-chat";
+    assert_eq!(
+        plan.models["policy"].path, model,
+        "a default of the parameters"
+    );
+    let parameter = plan.phases[0].parameter("actor_rollout_ref.model.path");
+    assert_eq!(parameter.unwrap(), model, "stages read the same");
+
+    let error = planner(None)
+        .plan_text(&text, "x.yaml", &overrides)
+        .unwrap_err();
+    let keys: Vec<_> = error.iter().map(|r| r.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        [
+            "partitions.prompts.files[0]",
+            "partitions.val.expand.files",
+            "models.policy.path"
+        ],
+        "{error}"
+    );
+}

@@ -1,0 +1,161 @@
+//! Wrong pipelines are refused before anything starts, each with the sentence that helps.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{plan, plan_text};
+
+const RIGHT: &str = "\
+partitions:
+  prompts: {files: train.parquet}
+  samples: {expand: prompts, n: \"${actor_rollout_ref.rollout.n}\", link: [prompt, ground_truth, data_source]}
+models:
+  policy: {use: causal-lm, path: model}
+stages:
+  rollout:   {use: rollout, model: policy@live}
+  reward:    {use: reward}
+  advantage: {use: advantage, per: group}
+  actor:     {use: policy-update, model: policy}
+schedule: on_policy
+parameters:
+  data: {train_batch_size: 64, max_prompt_length: 16, max_response_length: 32}
+  algorithm: {adv_estimator: grpo, rollout_correction.bypass_mode: true}
+  actor_rollout_ref: {rollout.n: 8, actor.ppo_mini_batch_size: 32}
+";
+
+/// What is said about `RIGHT` with one text replaced by another and with arguments.
+fn refused(from: &str, to: &str, arguments: &[&str]) -> String {
+    assert!(RIGHT.contains(from), "`{from}` is in the pipeline");
+    let text = RIGHT.replacen(from, to, 1);
+    plan_text(&text, "wrong.yaml", arguments)
+        .expect_err("should be refused")
+        .to_string()
+}
+
+fn added(line: &str, arguments: &[&str]) -> String {
+    refused(
+        "schedule: on_policy\n",
+        &format!("{line}\nschedule: on_policy\n"),
+        arguments,
+    )
+}
+
+#[test]
+fn the_right_pipeline_is_not_refused() {
+    let plan = plan_text(RIGHT, "right.yaml", &[]).unwrap();
+    assert_eq!(plan.notes, []);
+}
+
+macro_rules! wrong {
+    ($($name:ident: $said:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            insta::assert_snapshot!(stringify!($name), $said);
+        })*
+    };
+}
+
+// The ten that every user meets.
+wrong! {
+    unknown_stage: refused("use: reward", "use: rewrad", &[]);
+    misspelt_key: refused("per: group", "pre: group", &[]);
+    type_clash: added("  penalty:   {use: length-penalty, bind: {length_penalty: token_level_rewards}, with: {weight: 1}}", &[]);
+    missing_producer: refused("  reward:    {use: reward}\n", "", &[]);
+    two_producers: added("  again:     {use: reward}", &[]);
+    dead_column: added("  penalty:   {use: length-penalty, with: {weight: 0.1}}", &[]);
+    no_rows_in_a_group: refused("", "", &["actor_rollout_ref.rollout.n=0"]);
+    negative_lag: refused("schedule: on_policy", "schedule: {use: fully_async, lag: -0.5}", &[]);
+    mini_batch_larger_than_the_cycle: refused("", "", &["actor_rollout_ref.actor.ppo_mini_batch_size=128"]);
+    budget_below_one_cycle: refused("schedule: on_policy", "schedule: on_policy\nstore: {budget: 100KiB}", &[]);
+}
+
+// More of the same kinds.
+wrong! {
+    misspelt_section: refused("schedule: on_policy", "shedule: on_policy", &[]);
+    misspelt_schedule: refused("", "", &["schedule=on_polici"]);
+    misspelt_schedule_field: refused("", "", &["schedule.lagg=1"]);
+    misspelt_parameter: refused("train_batch_size: 64", "train_batchsize: 64", &[]);
+    misspelt_override: refused("", "", &["rollout.n=4"]);
+    misspelt_stage_in_an_override: refused("", "", &["stages.rewards.per=row"]);
+    misspelt_reference: refused("${actor_rollout_ref.rollout.n}", "${actor_rollout_ref.rolout.n}", &[]);
+    misspelt_model: refused("policy@live", "polici@live", &[]);
+    misspelt_version: refused("policy@live", "policy@life", &[]);
+    misspelt_port: added("  penalty:   {use: length-penalty, bind: {length_penalti: x}, with: {weight: 1}}", &[]);
+    misspelt_source: refused("expand: prompts", "expand: promts", &[]);
+    misspelt_link: refused("link: [prompt,", "link: [promt,", &[]);
+    a_column_that_the_source_lacks: refused("use: reward}", "use: reward, bind: {ground_truth: solution}}", &[]);
+    a_producer_that_is_switched_off: refused("  reward:    {use: reward}", "  reward:    {use: reward, when: need.filter}", &[]);
+    a_stage_without_model: refused("use: rollout, model: policy@live", "use: rollout", &[]);
+    a_model_of_the_wrong_kind: refused("use: causal-lm", "use: value-lm", &[]);
+    a_trainer_of_given_weights: refused("use: policy-update, model: policy", "use: policy-update, model: policy@live", &[]);
+    a_trainer_of_single_rows: refused("use: policy-update,", "use: policy-update, per: row,", &[]);
+    nothing_that_trains: refused("  actor:     {use: policy-update, model: policy}\n", "", &[]);
+    truncated_sampling_as_old_policy: refused("", "", &["actor_rollout_ref.rollout.top_p=0.9"]);
+    a_mini_batch_that_does_not_divide_the_cycle: refused("", "", &["actor_rollout_ref.actor.ppo_mini_batch_size=24"]);
+    a_budget_below_the_cycles_held: refused("schedule: on_policy", "schedule: {use: on_policy, state_every: 3}\nstore: {budget: 500KiB}", &[]);
+    a_largest_lag_that_cannot_be_kept: refused("schedule: on_policy", "schedule: {use: fully_async, lag: 1.25, max_lag: 1}", &[]);
+    a_largest_lag_that_cannot_be_kept_in_admission_order: refused("", "", &["schedule={use:one_step_off,max_lag:0,drop_beyond:false}"]);
+    dropping_without_max_lag: refused("", "", &["schedule.drop_beyond=true"]);
+    processes: refused("schedule: on_policy", "schedule: on_policy\nworkers: {all: {stages: \"*\", kind: processes}}", &[]);
+    a_stage_without_worker: refused("schedule: on_policy", "schedule: on_policy\nworkers: {some: {stages: [rollout, reward, actor]}}", &[]);
+    two_partitions_to_choose_from: refused("models:", "  more: {expand: prompts}\nmodels:", &[]);
+    a_chain_of_expansions: refused("models:", "  more: {expand: samples}\nmodels:", &[]);
+    a_setting_of_a_stage: added("  penalty:   {use: length-penalty, with: {weight: heavy}}", &[]);
+    a_circle_of_stages: added("  kl:        {use: kl-reward, bind: {token_level_scores: advantages, ref_log_probs: rollout_log_probs}}", &[]);
+    a_partition_without_rows: refused("{files: train.parquet}", "{}", &[]);
+    a_phase_after_none: refused("schedule: on_policy", "schedule: on_policy\nphases: {rl: {init: warmup}}", &[]);
+    a_misspelt_stage_of_a_phase: plan("quickstart.yaml", &["phases.warmup.stages=[stf]"]).unwrap_err().to_string();
+    a_parameter_of_a_misspelt_phase: plan("quickstart.yaml", &["phases.warmpu.parameters.data.seed=1"]).unwrap_err().to_string();
+    a_state_after_no_cycle: refused("", "", &["schedule.state_every=0"]);
+    oversampling_where_it_is_not_built_in: refused("", "", &["schedule.oversample=0.5"]);
+    a_deleted_parameter: refused("", "", &["~data.train_batch_size"]);
+    a_mini_batch_of_its_own_for_the_critic: plan("ppo.yaml", &["critic.ppo_mini_batch_size=100"]).unwrap_err().to_string();
+    a_number_in_quotes: refused("", "", &["data.train_batch_size='64'"]);
+    a_sweep_over_epochs_that_make_no_cycle: refused("", "", &["trainer.total_epochs=1", "data.train_batch_size=704"]);
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_and_each_thing_once() {
+    let text = RIGHT
+        .replace("per: group", "pre: group")
+        .replace("use: reward", "use: rewrad")
+        .replace("policy@live", "polici@live");
+    let error = plan_text(&text, "wrong.yaml", &["data.sed=1", "schedule.lag=-1"]).unwrap_err();
+    let lines: Vec<_> = error
+        .iter()
+        .filter_map(|r| r.at.as_ref().and_then(|at| at.line()))
+        .collect();
+    assert!(lines.contains(&9), "the misspelt key: {error}");
+    assert!(error.to_string().contains("data.sed"), "{error}");
+    assert!(error.to_string().contains("a lag of -1"), "{error}");
+    let mut said: Vec<_> = error.iter().map(ToString::to_string).collect();
+    let all = said.len();
+    said.sort();
+    said.dedup();
+    assert_eq!(said.len(), all, "{error}");
+}
+
+#[test]
+fn a_file_that_is_wrong_under_every_phase_is_refused_once() {
+    let error = plan("quickstart.yaml", &["actor_rollout_ref.rollout.n=0"]).unwrap_err();
+    assert_eq!(error.0.len(), 1, "{error}");
+}
+
+#[test]
+fn disjoint_where_lets_several_stages_write_a_column() {
+    let text = RIGHT
+        .replace(
+            "reward:    {use: reward}",
+            "reward:    {use: reward, where: {source: math}}",
+        )
+        .replace(
+            "schedule:",
+            "  other:     {use: reward, where: {source: code}}\nschedule:",
+        );
+    let plan = plan_text(&text, "right.yaml", &[]).unwrap();
+    let column = &plan.phases[0].partitions["samples"].columns["token_level_scores"];
+    assert_eq!(
+        column.origin,
+        tq_schedule::plan::ColumnOrigin::Written(vec!["reward".into(), "other".into()])
+    );
+}

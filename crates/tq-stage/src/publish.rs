@@ -1,0 +1,53 @@
+//! How a trainer comes to its first weights and gives out new ones.
+
+use anyhow::{Context, Result};
+
+use crate::{Stage, StageContext, StateReader, StateWriter};
+
+impl StageContext {
+    /// Restores a trainer from the newest published version and the state beside it. `false`: nothing is published yet,
+    /// the run is new: load the initial weights and call [`StageContext::publish_initial`].
+    ///
+    /// # Errors
+    /// When what was saved cannot be read or is not this trainer's.
+    pub fn resume(&self, stage: &mut dyn Stage) -> Result<bool> {
+        let weights = self.weights()?;
+        let newest = weights.newest()?;
+        let Some(version) = newest.version else { return Ok(false) };
+        let pinned = weights.pin(Some(version.version))?;
+        let entries = newest.state.map(|state| weights.read_state(state)).transpose()?.unwrap_or_default();
+        stage.restore(&StateReader::new(weights.read(&pinned)?, entries)).with_context(|| format!("stage `{}`, version {}", self.stage(), version.version))?;
+        Ok(true)
+    }
+
+    /// Publishes the trainer's weights as version 0.
+    ///
+    /// # Errors
+    /// When they cannot be saved or written.
+    pub fn publish_initial(&self, stage: &dyn Stage) -> Result<()> {
+        self.offer(stage, None).map(|_| ())
+    }
+
+    /// Ends this trainer's part of `cycle`: writes weights and state and offers them. `Some(version)` once every
+    /// training task has offered, which is the publication.
+    ///
+    /// # Errors
+    /// When they cannot be saved or written, or rows of the cycle are not committed yet.
+    pub fn publish(&self, stage: &dyn Stage, cycle: u64) -> Result<Option<u64>> {
+        self.offer(stage, Some(cycle))
+    }
+
+    fn offer(&self, stage: &dyn Stage, cycle: Option<u64>) -> Result<Option<u64>> {
+        let mut writer = StateWriter::new();
+        stage.save(&mut writer).with_context(|| format!("stage `{}`: saving", self.stage()))?;
+        let (tensors, entries) = writer.into_parts();
+        let weights = self.weights()?;
+        let newest = weights.newest()?;
+        let version = newest.version.map_or(0, |v| v.version + 1);
+        let partition = weights.write("weights", newest.lineage, version, &tensors)?;
+        let state = weights.write("state", newest.lineage, version, &entries)?;
+        let published = self.session().offer(&self.model()?.name, cycle, Some(partition), Some(state))?;
+        self.report().pace();
+        Ok(published)
+    }
+}

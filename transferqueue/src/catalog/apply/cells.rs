@@ -1,0 +1,277 @@
+//! Cells come, are replaced, die; rows whose last reader is done retire.
+
+use super::{
+    super::{
+        command::{CellWrite, RowNote, Sizes},
+        state::{
+            pages::{Run, place},
+            table::{Chunk, Open, set_bits},
+        },
+    },
+    scope::Scope,
+};
+use crate::ids::{ChunkId, RowId, TaskId};
+
+impl Scope<'_> {
+    /// Tags and versions of rows.
+    pub(super) fn note(&mut self, notes: &[RowNote]) {
+        for note in notes {
+            let Some(row) = self.table.pages.get_mut(note.row) else { continue };
+            if !note.tags.is_empty() {
+                let tags = row.tags.get_or_insert_default();
+                tags.extend(note.tags.iter().map(|(name, tag)| (name.clone(), tag.clone())));
+            }
+            let Some(span) = note.span else { continue };
+            let fresh = row.span.replace(span).is_none();
+            if let Some(group) = self.table.groups.get_mut(&row.group) {
+                group.noted += u32::from(fresh);
+                group.sampled = Some(group.sampled.map_or(span.first, |first| first.min(span.first)));
+            }
+        }
+    }
+
+    /// Cells of one column. Those of rows that are gone count as written and dead.
+    pub(super) fn write(&mut self, write: &CellWrite) {
+        let column = usize::from(write.column.0);
+        let bytes = write.sizes.total(write.rows.len());
+        self.table.fields[column].written += bytes;
+        let chunk = self.table.chunks.entry(write.chunk).or_insert(Chunk {
+            column: write.column.0,
+            runs: 0,
+            bytes: 0,
+            slots: 0,
+        });
+        chunk.bytes += bytes;
+        chunk.slots = chunk.slots.max(write.slot + write.rows.len() as u32);
+
+        let mut building: Option<(u64, Run)> = None;
+        for ((slot, index), row) in (write.slot..).zip(0..).zip(write.rows.iter()) {
+            let size = write.sizes.at(index);
+            let Some(found) = self.table.pages.get(row) else {
+                self.table.fields[column].dead += u64::from(size);
+                continue;
+            };
+            let held = found.held & 1 << column != 0;
+            let field = &mut self.table.fields[column];
+            field.live += u64::from(size);
+            field.cells += 1;
+            self.close(row, column);
+            if !write.seal {
+                self.table.open.insert((row, write.column.0), Open { chunk: write.chunk, bytes: size });
+                self.runs(write.chunk, 1);
+                continue;
+            }
+            let generation = if held { self.replace(row, column) } else { 0 };
+            let (page, at) = place(row);
+            match &mut building {
+                Some((number, run))
+                    if *number == page
+                        && run.at + run.len == at
+                        && run.slot + u32::from(run.len) == slot
+                        && run.generation == generation =>
+                {
+                    run.len += 1;
+                    run.live += 1;
+                    if let Sizes::Each(each) = &mut run.sizes {
+                        each.push(size);
+                    }
+                }
+                other => {
+                    let sizes = match write.sizes {
+                        Sizes::Uniform(bytes) => Sizes::Uniform(bytes),
+                        Sizes::Each(_) => Sizes::Each(vec![size]),
+                    };
+                    let run = Run { at, len: 1, live: 1, chunk: write.chunk, slot, generation, sizes };
+                    if let Some((page, run)) = other.replace((page, run)) {
+                        self.place(column, page, run);
+                    }
+                }
+            }
+        }
+        if let Some((page, run)) = building {
+            self.place(column, page, run);
+        }
+        if write.seal {
+            write.rows.iter().for_each(|row| self.sealed(row, column));
+        }
+        self.reclaim(write.chunk);
+    }
+
+    fn place(&mut self, column: usize, page: u64, run: Run) {
+        let chunk = run.chunk;
+        let page = self.table.pages.page_mut(page).expect("invariant: the run's rows are live");
+        if page.add(column, run) {
+            self.runs(chunk, 1);
+        }
+    }
+
+    fn runs(&mut self, chunk: ChunkId, by: i64) {
+        let found = self.table.chunks.get_mut(&chunk).expect("invariant: a held cell's chunk is known");
+        found.runs = found.runs.checked_add_signed(by).expect("invariant: no run ceases that did not begin");
+        self.reclaim(chunk);
+    }
+
+    /// Notes a chunk that no cell holds.
+    fn reclaim(&mut self, chunk: ChunkId) {
+        if self.table.chunks.get(&chunk).is_some_and(|chunk| chunk.runs == 0) {
+            self.scratch.chunks.push((self.id, chunk));
+        }
+    }
+
+    /// The open form of a cell dies.
+    fn close(&mut self, row: RowId, column: usize) {
+        let Some(open) = self.table.open.remove(&(row, column as u16)) else { return };
+        let field = &mut self.table.fields[column];
+        field.cells -= 1;
+        field.live -= u64::from(open.bytes);
+        field.dead += u64::from(open.bytes);
+        self.runs(open.chunk, -1);
+    }
+
+    /// The sealed form of a cell makes room. Returns the generation of what takes its place.
+    fn replace(&mut self, row: RowId, column: usize) -> u32 {
+        let (number, offset) = place(row);
+        let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
+        let held: Vec<bool> = (0..super::super::state::pages::PAGE as u16)
+            .map(|o| page.row(o).is_some_and(|row| row.held & 1 << column != 0))
+            .collect();
+        let (cell, runs) =
+            page.punch(column, offset, |o| held[usize::from(o)]).expect("invariant: a held cell lies in a run");
+        let field = &mut self.table.fields[column];
+        field.cells -= 1;
+        field.live -= u64::from(cell.bytes);
+        field.dead += u64::from(cell.bytes);
+        self.runs(cell.chunk, runs);
+        cell.generation + 1
+    }
+
+    /// A cell is sealed: tasks that wait for it move on.
+    fn sealed(&mut self, id: RowId, column: usize) {
+        let Some(row) = self.table.pages.get(id) else { return };
+        let (bit, group, fresh) = (1 << column, row.group, row.sealed & 1 << column == 0);
+        let before = self.table.complete(row);
+        let row = self.table.pages.get_mut(id).expect("invariant: found above");
+        row.sealed |= bit;
+        row.held |= bit;
+        let (sealed, owing, pending) = (row.sealed, row.owing, row.pending);
+        if !fresh {
+            return;
+        }
+        let field = &self.table.fields[column];
+        let readers = field.readers;
+        let unread = !field.linked && readers != 0 && readers & (owing | pending) == 0;
+        self.table.reserved -= if row.void & bit == 0 { field.def.max_bytes.unwrap_or(0) } else { 0 };
+        self.completed(id, group, before);
+        let mut decided = false;
+        for position in set_bits(readers & (owing | pending)) {
+            let task = self.task(position);
+            if self.cursor(task).reads & !sealed != 0 {
+                continue;
+            }
+            if owing & 1 << position != 0 {
+                self.gain(task, id, group);
+            } else {
+                self.judge(task, id);
+                decided = true;
+            }
+        }
+        if unread || decided {
+            self.lapse(id);
+        }
+    }
+
+    /// A worker let go of a row: what it had appended without sealing is dead.
+    pub(super) fn abandon(&mut self, task: TaskId, row: RowId) {
+        if self.table.open.is_empty() {
+            return;
+        }
+        for column in set_bits(self.cursor(task).writes) {
+            self.close(row, column);
+        }
+    }
+
+    /// Frees the cells of a row that nobody will read, and the row itself once nobody owes it.
+    pub(super) fn lapse(&mut self, id: RowId) {
+        if self.table.lasting() {
+            return;
+        }
+        let (number, offset) = place(id);
+        let Some(page) = self.table.pages.page_mut(number) else { return };
+        let Some(row) = page.row_mut(offset) else { return };
+        let wanted = row.wanted();
+        let idle = wanted == 0 && row.holds == 0;
+        let mut free = 0_u64;
+        for column in set_bits(row.held & !self.table.kept) {
+            let field = &self.table.fields[column];
+            let unread = (field.readers != 0 || field.linked)
+                && field.readers & wanted == 0
+                && !(field.linked && row.holds > 0);
+            free |= u64::from(idle || unread) << column;
+        }
+        row.held &= !free;
+        let gone = idle && row.held == 0;
+        let unowed = wanted == 0 && !row.unowed;
+        row.unowed |= unowed;
+        let group = row.group;
+        self.kill(id, free);
+        if unowed && let Some(found) = self.table.groups.get_mut(&group) {
+            found.owed -= 1;
+            if found.owed == 0 {
+                self.group_unowed(group);
+            }
+        }
+        if gone {
+            self.remove(id);
+        }
+    }
+
+    /// Held cells of a row die; its bits say so already.
+    fn kill(&mut self, id: RowId, columns: u64) {
+        let (number, offset) = place(id);
+        for column in set_bits(columns) {
+            let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
+            let dead = page.kill(column, offset).expect("invariant: a held cell lies in a run");
+            let field = &mut self.table.fields[column];
+            field.cells -= 1;
+            field.live -= u64::from(dead.bytes);
+            field.dead += u64::from(dead.bytes);
+            if let Some(chunk) = dead.run_of {
+                self.runs(chunk, -1);
+            }
+        }
+    }
+
+    /// A row that no task owes leaves the table, with all it held.
+    pub(super) fn remove(&mut self, id: RowId) {
+        let Some(row) = self.table.pages.get_mut(id) else { return };
+        let held = std::mem::take(&mut row.held);
+        let (group, missing, unowed) = (row.group, !(row.sealed | row.void), row.unowed);
+        self.kill(id, held);
+        if !self.table.open.is_empty() {
+            (0..self.table.fields.len()).for_each(|column| self.close(id, column));
+        }
+        let open = self.table.fields.iter().enumerate().filter(|(column, _)| missing & 1 << column != 0);
+        let back: u64 = open.filter_map(|(_, field)| field.def.max_bytes).sum();
+        self.table.reserved -= back;
+        let incomplete = self.table.cut_on & missing != 0;
+        self.table.live.remove(id.0);
+        let row = self.table.pages.remove(id).expect("invariant: found above");
+        if let Some(key) = row.key {
+            self.table.keys.remove(&*key);
+        }
+        let Some(found) = self.table.groups.get_mut(&group) else { return };
+        found.live -= 1;
+        found.noted -= u32::from(row.span.is_some());
+        found.owed -= u32::from(!unowed);
+        found.incomplete -= u32::from(incomplete);
+        let (live, owed, whole) = (found.live, found.owed, found.incomplete == 0);
+        if owed == 0 && !unowed {
+            self.group_unowed(group);
+        }
+        if live == 0 {
+            self.group_gone(group);
+        } else if whole && incomplete {
+            self.group_completed(group);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Sessions begin and end; leases are prolonged, given back, or run out.
+
+use std::collections::BTreeSet;
+
+use super::{
+    super::{
+        bits::Bits,
+        command::{DropRows, Reply},
+        definition::Poison,
+        event::{Event, Returned},
+        limits::SESSION_TIMEOUT_MS,
+        refusal::Refusal,
+        state::{Lease, State, table::Group},
+    },
+    Decision,
+};
+use crate::ids::{LeaseId, Millis, RowId, Rows, SessionId, TaskId};
+
+pub(super) fn open_session(state: &State, name: &str, now: Millis) -> Decision {
+    let session = state.next.session;
+    let opened = Event::SessionOpened { session, name: name.to_owned(), at: now };
+    Decision::new(vec![opened], Reply::Session(session))
+}
+
+/// A lease of this caller.
+pub(super) fn lease(state: &State, id: LeaseId, caller: SessionId) -> Result<&Lease, Refusal> {
+    match state.leases.get(&id) {
+        Some(lease) if lease.session == caller => Ok(lease),
+        Some(lease) => Err(Refusal::NotYours { lease: id, owner: lease.session, caller }),
+        None if id < state.next.lease => Err(Refusal::LeaseEnded { lease: id }),
+        None => Err(Refusal::Unknown {
+            what: "lease".into(),
+            name: id.to_string(),
+            known: state.leases.keys().map(LeaseId::to_string).collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// Splits rows a caller names into those its lease holds and those it lost to a drop; any other row is refused.
+pub(super) fn split(id: LeaseId, lease: &Lease, rows: &Rows) -> Result<(Rows, Rows), Refusal> {
+    let (mut held, mut lost, mut strange) = (Rows::default(), Rows::default(), Rows::default());
+    let named = Bits::from(rows);
+    let twice = named.len() != rows.len();
+    if !twice && lease.lost.is_empty() && named.is_subset(&lease.rows) {
+        return Ok((rows.clone(), lost));
+    }
+    for row in rows.iter() {
+        match () {
+            () if lease.rows.contains(row.0) => held.push(row),
+            () if lease.lost.contains(row.0) => lost.push(row),
+            () => strange.push(row),
+        }
+    }
+    if twice || !strange.is_empty() {
+        let rows = if twice { rows.clone() } else { strange };
+        return Err(Refusal::NotLeased { lease: id, rows, held: lease.rows.rows() });
+    }
+    Ok((held, lost))
+}
+
+pub(super) fn renew(
+    state: &State,
+    id: LeaseId,
+    progress: u64,
+    caller: SessionId,
+    now: Millis,
+) -> Result<Decision, Refusal> {
+    let lease = lease(state, id, caller)?;
+    if lease.progress.is_some_and(|before| progress <= before) {
+        return Ok(Decision::nothing(Reply::Renewed(lease.until.0.saturating_sub(now.0))));
+    }
+    let lease_ms = state.cursor(lease.task)?.def.lease_ms;
+    let renewed = Event::LeaseRenewed { lease: id, progress, at: now };
+    Ok(Decision::new(vec![renewed], Reply::Renewed(lease_ms)))
+}
+
+pub(super) fn release(state: &State, id: LeaseId, rows: &Rows, caller: SessionId) -> Result<Decision, Refusal> {
+    let lease = lease(state, id, caller)?;
+    let (rows, lost) = split(id, lease, rows)?;
+    let returned = Event::RowsReturned { lease: id, task: lease.task, rows, lost, why: Returned::Released };
+    Ok(Decision::done(vec![returned]))
+}
+
+pub(super) fn fail(
+    state: &State,
+    id: LeaseId,
+    rows: &Rows,
+    error: &str,
+    caller: SessionId,
+) -> Result<Decision, Refusal> {
+    let lease = lease(state, id, caller)?;
+    let (rows, lost) = split(id, lease, rows)?;
+    let mut ending = Ending::default();
+    ending.give_back(state, id, lease, rows, lost, Returned::Failed(error.to_owned()));
+    Ok(Decision::done(ending.events(state)))
+}
+
+/// Ends a session: its leases return. `lost`: it did not say goodbye, so its rows count an attempt.
+pub(super) fn end_session(state: &State, session: SessionId, lost: bool) -> Vec<Event> {
+    let mut ending = Ending::default();
+    ending.session(state, session, lost);
+    ending.events(state)
+}
+
+/// Leases and sessions whose time is over.
+pub(super) fn tick(state: &State, now: Millis) -> Vec<Event> {
+    let mut ending = Ending::default();
+    for (&id, session) in &state.sessions {
+        if now.0.saturating_sub(session.seen.0) > SESSION_TIMEOUT_MS {
+            ending.session(state, id, true);
+        }
+    }
+    for (&id, lease) in &state.leases {
+        if lease.until <= now && !ending.leases.contains(&id) {
+            ending.give_back(state, id, lease, lease.rows.rows(), lease.lost.rows(), Returned::Expired);
+        }
+    }
+    ending.events(state)
+}
+
+/// What comes to an end in one command.
+#[derive(Default)]
+struct Ending {
+    leases: Vec<LeaseId>,
+    returns: Vec<Event>,
+    sessions: Vec<Event>,
+    /// Rows that failed too often.
+    poison: Vec<(TaskId, RowId, String)>,
+}
+
+impl Ending {
+    fn give_back(&mut self, state: &State, id: LeaseId, lease: &Lease, rows: Rows, lost: Rows, why: Returned) {
+        self.leases.push(id);
+        let cursor = &state.cursors[lease.task.0 as usize];
+        let error = match &why {
+            Returned::Released => None,
+            Returned::Expired => Some("its lease expired"),
+            Returned::SessionEnded => Some("the session that held it was lost"),
+            Returned::Failed(error) => Some(error.as_str()),
+        };
+        if let Some(error) = error {
+            let tried = |row: &RowId| cursor.attempts.get(row).copied().unwrap_or(0) + 1;
+            for row in rows.iter().filter(|row| tried(row) >= cursor.def.attempts) {
+                self.poison.push((lease.task, row, format!("{error} (attempt {})", tried(&row))));
+            }
+        }
+        self.returns.push(Event::RowsReturned { lease: id, task: lease.task, rows, lost, why });
+    }
+
+    fn session(&mut self, state: &State, id: SessionId, lost: bool) {
+        let why = || if lost { Returned::SessionEnded } else { Returned::Released };
+        for &lease in &state.sessions[&id].leases {
+            let found = &state.leases[&lease];
+            self.give_back(state, lease, found, found.rows.rows(), found.lost.rows(), why());
+        }
+        for (&partition, _) in state.tables.iter().filter(|(_, table)| table.owner == Some(id)) {
+            self.sessions.push(Event::PartitionDeleted { partition });
+        }
+        self.sessions.push(Event::SessionEnded { session: id, lost });
+    }
+
+    fn events(self, state: &State) -> Vec<Event> {
+        let mut events = self.returns;
+        let mut stopped = state.poisoned.is_some();
+        let mut dropped = BTreeSet::new();
+        for (task, row, error) in self.poison {
+            let cursor = &state.cursors[task.0 as usize];
+            match cursor.def.on_poison {
+                Poison::Stop if stopped => {}
+                Poison::Stop => {
+                    stopped = true;
+                    events.push(Event::Poisoned { task, row, error });
+                }
+                Poison::Drop => {
+                    let table = state.table_of(cursor);
+                    let group = table.pages.get(row).and_then(|row| table.groups.get(&row.group));
+                    let rows = group.map_or_else(|| vec![row], |group| Group::rows(group).collect());
+                    let rows: Rows = rows
+                        .into_iter()
+                        .filter(|row| table.live.contains(row.0) && dropped.insert((cursor.partition, *row)))
+                        .collect();
+                    if !rows.is_empty() {
+                        let drop = DropRows { rows, reason: "failed".into() };
+                        events.push(Event::RowsDropped { partition: cursor.partition, drop });
+                    }
+                }
+            }
+        }
+        events.extend(self.sessions);
+        events
+    }
+}

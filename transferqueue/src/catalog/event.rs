@@ -1,0 +1,155 @@
+//! What happened: the only way the catalog's state changes, and the log that recovery and `why` read.
+//!
+//! Events carry every choice that was made (rows, ids), so replaying them never runs a sampler. The form is versioned by
+//! [`Record::version`]; a field is only ever added, with a default.
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    command::{CellWrite, DropRows, NewRow, RowNote},
+    definition::{Definition, Partition},
+};
+use crate::ids::{ChunkId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
+
+/// One group born at admission.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Admitted {
+    /// The group.
+    pub group: GroupId,
+    /// Its first row; `n` follow.
+    pub first: RowId,
+    /// Rows born.
+    pub n: u32,
+    /// The parent row.
+    pub parent: RowId,
+    /// Position of the prompt in the stream.
+    pub ordinal: u64,
+    /// Weight version at admission.
+    pub version: u64,
+}
+
+/// Why rows left a lease without being consumed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the meaning")]
+pub enum Returned {
+    Released,
+    /// Counts as an attempt.
+    Expired,
+    /// Counts as an attempt, since the row may have killed its worker.
+    SessionEnded,
+    /// Counts as an attempt.
+    Failed(String),
+}
+
+/// One model's new version in a publication.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// Which model.
+    pub model: ModelId,
+    /// Where the weights lie; the partition of the version before for an alias.
+    pub weights: PartitionId,
+    /// Where the trainer's state lies.
+    pub state: Option<PartitionId>,
+}
+
+/// A change of the catalog's state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "fields are named after what they hold; the variant's line says what happened")]
+pub enum Event {
+    /// The catalog came to be.
+    Defined { definition: Box<Definition>, incarnation: u64 },
+    /// The catalog was read back: leases ended, the clock starts anew, a new lineage begins.
+    Restored { lineage: u64 },
+    /// A worker arrived.
+    SessionOpened { session: SessionId, name: String, at: Millis },
+    /// It showed life.
+    SessionSeen { session: SessionId, at: Millis },
+    /// It left or was lost; a later call of it is refused.
+    SessionEnded { session: SessionId, lost: bool },
+    /// A partition was added.
+    /// `owner`: it goes when this session ends, unless a publication names it before.
+    PartitionCreated { id: PartitionId, partition: Partition, owner: Option<SessionId> },
+    /// No further row comes.
+    PartitionClosed { partition: PartitionId },
+    /// All of it left.
+    PartitionDeleted { partition: PartitionId },
+    /// Rows came by `put`, with ids `first..first + rows.len()`; each is a group of one. Cells name row ids.
+    RowsPut { partition: PartitionId, first: RowId, rows: Vec<NewRow>, cells: Vec<CellWrite> },
+    /// Groups were born.
+    GroupsAdmitted {
+        partition: PartitionId,
+        groups: Vec<Admitted>,
+        /// For `Gate::Every`: the version this round belongs to.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        round: Option<u64>,
+    },
+    /// A lease began.
+    Leased { lease: LeaseId, task: TaskId, session: SessionId, rows: Rows, at: Millis },
+    /// It was prolonged.
+    LeaseRenewed { lease: LeaseId, progress: u64, at: Millis },
+    /// Outputs became visible.
+    CellsWritten { partition: PartitionId, task: Option<TaskId>, cells: Vec<CellWrite>, notes: Vec<RowNote> },
+    /// Rows were consumed (for a training task: done) and left the lease. `lost`: rows the worker finished although they
+    /// had been dropped; they leave the lease without being consumed.
+    RowsCommitted {
+        lease: LeaseId,
+        task: TaskId,
+        rows: Rows,
+        #[serde(default, skip_serializing_if = "Rows::is_empty")]
+        lost: Rows,
+    },
+    /// Rows left the lease and can be claimed again; `lost` as above.
+    RowsReturned {
+        lease: LeaseId,
+        task: TaskId,
+        rows: Rows,
+        #[serde(default, skip_serializing_if = "Rows::is_empty")]
+        lost: Rows,
+        why: Returned,
+    },
+    /// Rows left for good.
+    RowsDropped { partition: PartitionId, drop: DropRows },
+    /// The run must stop: this row failed too often.
+    Poisoned { task: TaskId, row: RowId, error: String },
+    /// A batch was cut: these groups, in this order.
+    BatchCut { partition: PartitionId, cycle: u64, index: u64, groups: Vec<GroupId>, last: bool },
+    /// A training task's model offered its part.
+    PartOffered { model: ModelId, cycle: Option<u64>, weights: Option<PartitionId>, state: Option<PartitionId> },
+    /// The publication: cycle ended (or the beginning), rows of it consumed by every training task, versions visible.
+    CyclePublished { cycle: Option<u64>, version: u64, lineage: u64, models: Vec<Published> },
+    /// A session holds a version.
+    VersionPinned { session: SessionId, model: ModelId, version: u64 },
+    /// It lets go.
+    VersionUnpinned { session: SessionId, model: ModelId, version: u64 },
+    /// A version is needed by no one; its partition follows unless another version is its alias.
+    VersionRetired { model: ModelId, version: u64 },
+    /// No live cell refers to these chunks; their bytes are reused once every grant is gone. `slots`: for each chunk, the
+    /// cells the catalog has heard of (highest slot + 1). A unit that has written more keeps the chunk: a write is under
+    /// way, and the chunk is announced again when those cells are dead too.
+    ChunksFreed { partition: PartitionId, chunks: Vec<ChunkId>, slots: Vec<u32> },
+    /// The clock jumped: every lease and session gets its full time again.
+    ClockJumped { to: Millis },
+}
+
+/// One transaction: what a command (and what followed from it) changed, all or nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Form of the events: [`Record::VERSION`].
+    pub version: u32,
+    /// Position in the log, from 0, without gaps.
+    pub seq: u64,
+    /// Store time.
+    pub at: Millis,
+    /// Who asked, and the number of the call. The answer is not written down: nobody can ask for it after a restore,
+    /// which ends every session.
+    pub call: Option<(SessionId, u64)>,
+    /// In order.
+    pub events: Vec<Event>,
+}
+
+impl Record {
+    /// The form written by this version.
+    pub const VERSION: u32 = 1;
+}

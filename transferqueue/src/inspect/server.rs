@@ -1,0 +1,188 @@
+//! The control socket: one JSON request a line, one JSON reply a line, nothing but looking.
+
+use std::{
+    collections::HashMap,
+    fs,
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::PermissionsExt,
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{Builder, JoinHandle},
+    time::Duration,
+};
+
+use super::{InspectError, Reply, Request, answer};
+use crate::store::Store;
+
+/// A request longer than this is garbage.
+const MAX_LINE: u64 = 64 << 10;
+/// Clients served at once; one more is told so and closed.
+const MAX_CLIENTS: usize = 16;
+/// A client that asks nothing for this long is let go.
+const IDLE: Duration = Duration::from_secs(120);
+/// A client that does not take its reply for this long is let go.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// A served control socket. Dropping it closes every connection and removes the file.
+pub struct Server {
+    path: PathBuf,
+    shared: Arc<Shared>,
+    /// The listening socket seen as a stream: shutting it down ends the waiting accept.
+    listening: UnixStream,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    ending: AtomicBool,
+    clients: Mutex<HashMap<u64, Client>>,
+}
+
+struct Client {
+    stream: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Serves `status`, `tasks`, … of a store at a Unix socket that only this user may open. A file left by a process that
+/// was killed is replaced.
+///
+/// # Errors
+/// [`InspectError`] when another process serves there, or the socket cannot be made.
+pub fn serve(store: &Store, path: &Path) -> Result<Server, InspectError> {
+    if UnixStream::connect(path).is_ok() {
+        return Err(InspectError::Taken { path: path.to_owned() });
+    }
+    let failed = |what| InspectError::io(path, what);
+    // Made under another name and renamed once it is private: nobody else can connect in between.
+    let draft = path.with_extension(format!("{}.sock", std::process::id()));
+    drop(fs::remove_file(&draft));
+    let listener = UnixListener::bind(&draft).map_err(failed("make the socket"))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600)).map_err(failed("make the socket private"))?;
+    fs::rename(&draft, path).map_err(failed("name the socket"))?;
+    let listening = UnixStream::from(OwnedFd::from(listener.try_clone().map_err(failed("share the socket"))?));
+    let shared = Arc::new(Shared::default());
+    let (store, accepting) = (store.clone(), shared.clone());
+    let run = move || accept(&listener, &store, &accepting);
+    let acceptor = Builder::new().name("tq-inspect".to_owned()).spawn(run).map_err(failed("start a thread"))?;
+    Ok(Server { path: path.to_owned(), shared, listening, acceptor: Some(acceptor) })
+}
+
+impl Server {
+    /// Where it is served.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.ending.store(true, Ordering::SeqCst);
+        drop(fs::remove_file(&self.path));
+        drop(self.listening.shutdown(std::net::Shutdown::Both));
+        if let Some(acceptor) = self.acceptor.take() {
+            drop(acceptor.join());
+        }
+        let clients: Vec<Client> = self.shared.clients().drain().map(|(_, client)| client).collect();
+        for mut client in clients {
+            drop(client.stream.shutdown(std::net::Shutdown::Both));
+            if let Some(thread) = client.thread.take() {
+                drop(thread.join());
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Client>> {
+        self.clients.lock().expect("invariant: nothing panics under this lock")
+    }
+}
+
+fn accept(listener: &UnixListener, store: &Store, shared: &Arc<Shared>) {
+    for number in 0.. {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(_) if shared.ending.load(Ordering::SeqCst) => return,
+            Err(error) => {
+                tracing::warn!(%error, "control socket");
+                continue;
+            }
+        };
+        if shared.ending.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Err(error) = admit(number, stream, store, shared) {
+            tracing::debug!(%error, "control client not served");
+        }
+    }
+}
+
+fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE))?;
+    stream.set_write_timeout(Some(SLOW))?;
+    let mut clients = shared.clients();
+    if clients.len() >= MAX_CLIENTS {
+        return reply(&stream, &Reply::Error(format!("{MAX_CLIENTS} clients are connected already; close one")));
+    }
+    clients.insert(number, Client { stream: stream.try_clone()?, thread: None });
+    let (store, finished) = (store.clone(), shared.clone());
+    let run = move || {
+        if let Err(error) = converse(&stream, &store) {
+            tracing::debug!(%error, "control client left");
+        }
+        finished.clients().remove(&number);
+    };
+    let thread = Builder::new().name("tq-inspect-client".to_owned()).spawn(run);
+    match thread {
+        Ok(thread) => {
+            // The thread takes itself out only once this lock is free.
+            if let Some(client) = clients.get_mut(&number) {
+                client.thread = Some(thread);
+            }
+            Ok(())
+        }
+        Err(error) => {
+            clients.remove(&number);
+            Err(error)
+        }
+    }
+}
+
+/// Serves one client until it leaves or sends what is no request.
+fn converse(stream: &UnixStream, store: &Store) -> io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        if line.pop_if(|last| *last == b'\n').is_none() {
+            let what = if line.len() as u64 == MAX_LINE { "is longer than 64 KiB" } else { "does not end" };
+            return reply(stream, &Reply::Error(format!("the request {what}; send one JSON object a line")));
+        }
+        let request: Request = match serde_json::from_slice(&line) {
+            Ok(request) => request,
+            Err(error) => {
+                let hint = r#"send {"get":"status"}, or tasks, columns, ledger, partitions, sessions, versions, peek"#;
+                return reply(stream, &Reply::Error(format!("no request: {error}; {hint}")));
+            }
+        };
+        // The store's lock is held while the answer is made, not while it is sent.
+        reply(stream, &answer(store, &request))?;
+    }
+}
+
+fn reply(mut stream: &UnixStream, reply: &Reply) -> io::Result<()> {
+    let mut line = serde_json::to_vec(reply)?;
+    line.push(b'\n');
+    stream.write_all(&line)
+}

@@ -1,0 +1,73 @@
+//! Outputs into cells: bytes first, then one command that names them.
+
+use arrow::{array::ArrayRef, buffer::MutableBuffer};
+
+use super::Session;
+use crate::{
+    arrow_map,
+    catalog::{command::CellWrite, definition::Partition},
+    error::Error,
+    ids::{ColumnId, PartitionId, Rows},
+    outputs::OutputError,
+    schema::{Column, Kind},
+    transport::{Placed, Target},
+    unit::OpenCell,
+};
+
+/// Cells whose bytes lie in a unit, and the holds that keep them there until the catalog has answered.
+#[derive(Default)]
+pub(super) struct Written {
+    pub(super) cells: Vec<CellWrite>,
+    holds: Vec<Placed>,
+}
+
+impl Session {
+    /// Puts the bytes of encoded columns into the unit.
+    pub(super) fn place(
+        &self,
+        partition: PartitionId,
+        description: &Partition,
+        rows: &Rows,
+        columns: Vec<(ColumnId, ArrayRef)>,
+        written: &mut Written,
+    ) -> Result<(), Error> {
+        if rows.is_empty() {
+            return Ok(());
+        }
+        for (id, array) in columns {
+            let target = Target { partition, id, column: &description.columns[usize::from(id.0)] };
+            let placed = self.inner.transport.put(target, array)?;
+            written.cells.push(CellWrite {
+                column: id,
+                rows: rows.clone(),
+                chunk: placed.chunk,
+                slot: placed.slot,
+                sizes: placed.sizes.clone(),
+                seal: true,
+                replaces: None,
+            });
+            written.holds.push(placed);
+        }
+        Ok(())
+    }
+}
+
+/// The array of open cells that are sealed together: the one copy of their bytes.
+pub(super) fn seal<'a>(column: &Column, cells: impl Iterator<Item = &'a OpenCell>) -> Result<ArrayRef, Error> {
+    let Kind::Ragged { dtype, .. } = &column.kind else {
+        return Err(OutputError::NotRagged { column: column.name.clone(), kind: column.kind.clone() }.into());
+    };
+    let step = dtype.size() * arrow_map::inner_len(&column.kind);
+    let (mut lens, mut values) = (Vec::new(), MutableBuffer::new(0));
+    for (row, cell) in cells.enumerate() {
+        if !cell.bytes().is_multiple_of(step) {
+            let (found, inner) = (cell.bytes() / dtype.size(), arrow_map::inner_len(&column.kind));
+            let (column, kind) = (column.name.clone(), column.kind.clone());
+            return Err(OutputError::Inner { column, kind, row, found, inner }.into());
+        }
+        lens.push(cell.bytes() / step);
+        cell.parts().for_each(|part| values.extend_from_slice(part));
+    }
+    let array = arrow_map::ragged_array(&column.name, &column.kind, &lens, values.into());
+    Ok(array.map_err(OutputError::from)?)
+}

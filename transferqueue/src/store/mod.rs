@@ -1,0 +1,191 @@
+//! The store in one process: catalog, unit, waiters, ticker and event log, behind one clonable handle.
+//!
+//! A call takes the catalog's lock once, lets the catalog decide and apply, tells the unit what the events mean for its
+//! chunks, appends the record to the log, runs the publication hooks, lets go and wakes whoever may now be served. Nothing
+//! waits while holding the lock, and no worker ever polls: a call that must wait registers with [`Waiters`] *before*
+//! it asks again, so that no wake-up is lost.
+
+mod clock;
+mod core;
+mod link;
+mod options;
+mod publication;
+#[cfg(test)]
+mod tests;
+mod ticker;
+mod waiters;
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+};
+
+pub use self::{options::Options, publication::Publication};
+use self::{clock::Clock, core::Core, ticker::Ticker, waiters::Waiters};
+use crate::{
+    batch::Batch,
+    catalog::{Catalog, State, definition::Definition},
+    error::Error,
+    ids::{Millis, PartitionId, Rows},
+    link::Link,
+    log::{self, Log},
+    session::{Session, reading},
+    snapshot::{self, Captured, Manifest},
+    transport::{Local, Transport},
+    unit::Unit,
+};
+
+/// A store; clones share it. The last clone (sessions hold one each) stops its ticker.
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    /// Joined when the last handle goes; the ticker itself only holds `shared`.
+    _ticker: Arc<Ticker>,
+}
+
+/// What every handle and the ticker work on.
+struct Shared {
+    core: Mutex<Core>,
+    definition: Arc<Definition>,
+    unit: Unit,
+    transport: Arc<dyn Transport>,
+    waiters: Waiters,
+    clock: Clock,
+}
+
+impl Store {
+    /// A store that begins, empty.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the definition contradicts itself, [`Error::Log`] when the folder for events holds those of
+    /// an earlier run or cannot be written.
+    pub fn create(definition: Definition, options: Options) -> Result<Self, Error> {
+        let log = options.events().map(|dir| Log::create(&dir, options.policy())).transpose()?;
+        let clock = Clock::start();
+        let incarnation = options.incarnation.unwrap_or_else(options::random);
+        let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
+        let unit = Unit::new(options.chunk_bytes, 0);
+        Self::open(Core::new(catalog, log), first, unit, clock)
+    }
+
+    /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
+    /// (the same as before or a fresh one), events go on in a new segment.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] for a damaged or foreign snapshot, by file; [`Error::Log`].
+    pub fn restore(snapshot: &Path, options: Options) -> Result<Self, Error> {
+        let mut taken = snapshot::read(snapshot)?;
+        let log = match options.events() {
+            None => None,
+            Some(dir) => {
+                // A lineage is never begun twice, also when one snapshot is restored twice; nor is an incarnation.
+                let ahead = log::last_lineage(&dir)?.saturating_sub(taken.state.lineage);
+                taken.state.lineage += ahead;
+                taken.state.incarnation += ahead;
+                Some(Log::resume(&dir, options.policy())?.0)
+            }
+        };
+        let clock = Clock::start();
+        let (catalog, first) = Catalog::restore(taken.state, clock.now());
+        let unit = Unit::new(options.chunk_bytes, catalog.state().lineage());
+        taken.chunks.into_iter().for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
+        Self::open(Core::new(catalog, log), first, unit, clock)
+    }
+
+    fn open(
+        mut core: Core,
+        first: crate::catalog::event::Record,
+        unit: Unit,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        core.settle(&first, &unit)?;
+        let definition = Arc::new(core.catalog.state().definition().clone());
+        let transport = Arc::new(Local::new(unit.clone()));
+        let waiters = Waiters::default();
+        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
+        let ticker = Arc::new(Ticker::start(shared.clone()));
+        Ok(Self { shared, _ticker: ticker })
+    }
+
+    /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
+        Session::open(Arc::new(self.clone()), self.shared.transport.clone(), name.into())
+    }
+
+    /// What the run declared.
+    pub fn definition(&self) -> Arc<Definition> {
+        self.shared.definition.clone()
+    }
+
+    /// Ends the run from outside (Ctrl-C): every waiting claim, put and pin, now and later, gets [`Error::Stopped`];
+    /// what is leased can still be committed or given back. The first reason stays.
+    pub fn stop(&self, reason: impl Into<String>) {
+        if let Ok(mut core) = self.shared.lock() {
+            core.stopped.get_or_insert_with(|| reason.into());
+        }
+        self.shared.waiters.wake_all();
+    }
+
+    /// Why the store was stopped, if it was.
+    pub fn stopped(&self) -> Option<String> {
+        self.shared.lock().ok().and_then(|core| core.stopped.clone())
+    }
+
+    /// Looks at the catalog's state under its lock: be short, and do not call the store from inside.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub fn with_state<R>(&self, look: impl FnOnce(&State, Millis) -> R) -> Result<R, Error> {
+        let core = self.shared.lock()?;
+        Ok(look(core.catalog.state(), self.shared.clock.now()))
+    }
+
+    /// Runs `hook` at every publication, in order, under the catalog's lock and before anyone hears of it: it sees
+    /// exactly the state of the publication, and can capture it. It must be short and must not call the store: hand
+    /// what takes time to another thread.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub fn on_publication(&self, hook: impl FnMut(&Publication<'_>) + Send + 'static) -> Result<(), Error> {
+        self.shared.lock()?.hooks.push(Box::new(hook));
+        Ok(())
+    }
+
+    /// One position of the catalog with holds on every chunk it needs; cheap next to writing it.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub fn capture(&self) -> Result<Captured, Error> {
+        let core = self.shared.lock()?;
+        Ok(Captured::take(core.catalog.state(), &self.shared.unit))
+    }
+
+    /// Writes a snapshot of this moment to a folder that does not exist yet; workers go on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`], [`Error::Broken`].
+    pub fn snapshot(&self, dir: &Path) -> Result<Manifest, Error> {
+        Ok(self.capture()?.write(dir)?)
+    }
+
+    /// Looks at rows (all live ones for `None`) without a session. No row is held; the bytes are while the batch lives.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when a row, a column or a cell is not there.
+    pub fn read(&self, partition: PartitionId, rows: Option<&Rows>, columns: &[&str]) -> Result<Batch, Error> {
+        reading::fresh(self, &*self.shared.transport, |id| self.describe(id), partition, rows, columns)
+    }
+
+    /// The unit that holds the bytes.
+    pub fn unit(&self) -> &Unit {
+        &self.shared.unit
+    }
+
+    /// How bytes travel.
+    pub fn transport(&self) -> &'static str {
+        self.shared.transport.name()
+    }
+}

@@ -1,0 +1,29 @@
+//! What a hook sees of a publication.
+
+use crate::{
+    catalog::{Publication as Consumed, State, event::Record},
+    snapshot::Captured,
+    unit::Unit,
+};
+
+/// A publication, seen by a hook in the moment it happens.
+pub struct Publication<'a> {
+    /// What was published, and every row that training consumed for it.
+    pub consumed: &'a Consumed,
+    /// The whole transaction.
+    pub record: &'a Record,
+    /// The state right after it.
+    pub state: &'a State,
+    unit: &'a Unit,
+}
+
+impl<'a> Publication<'a> {
+    pub(super) fn new(consumed: &'a Consumed, record: &'a Record, state: &'a State, unit: &'a Unit) -> Self {
+        Self { consumed, record, state, unit }
+    }
+
+    /// Exactly this position, to be written as a snapshot by another thread.
+    pub fn capture(&self) -> Captured {
+        Captured::take(self.state, self.unit)
+    }
+}

@@ -1,0 +1,63 @@
+//! Who waits for what. A waiter registers first and asks afterwards: whatever happens in between wakes it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use event_listener::{Event, EventListener};
+
+use crate::catalog::{Wake, command::Command};
+
+#[derive(Default)]
+pub(super) struct Waiters {
+    events: Mutex<HashMap<Wake, Arc<Event>>>,
+    /// Woken together with the waiters of any task: a worker that serves several waits here.
+    tasks: Event,
+}
+
+impl Waiters {
+    /// What a command waits for; `None` for one that never waits.
+    pub(super) fn key(command: &Command) -> Option<Wake> {
+        match command {
+            Command::Claim { task, .. } => Some(Wake::Task(*task)),
+            Command::Put { partition, .. } => Some(Wake::Put(*partition)),
+            Command::Pin { model, .. } | Command::Offer { model, .. } => Some(Wake::Version(*model)),
+            _ => None,
+        }
+    }
+
+    /// Registers a waiter.
+    pub(super) fn listen(&self, wake: Wake) -> EventListener {
+        let mut events = self.events.lock().expect("invariant: nothing panics under this lock");
+        events.entry(wake).or_default().listen()
+    }
+
+    /// Registers a waiter for claims of any task.
+    pub(super) fn listen_to_tasks(&self) -> EventListener {
+        self.tasks.listen()
+    }
+
+    /// Wakes everyone who waits for this: what one takes the others may not get, and ask again.
+    pub(super) fn wake(&self, wake: Wake) {
+        if wake == Wake::Stopped {
+            return self.wake_all();
+        }
+        if matches!(wake, Wake::Task(_)) {
+            self.tasks.notify(usize::MAX);
+        }
+        let events = self.events.lock().expect("invariant: nothing panics under this lock");
+        if let Some(event) = events.get(&wake) {
+            event.notify(usize::MAX);
+        }
+    }
+
+    /// Wakes everyone.
+    pub(super) fn wake_all(&self) {
+        let events = self.events.lock().expect("invariant: nothing panics under this lock");
+        for event in events.values() {
+            event.notify(usize::MAX);
+        }
+        self.tasks.notify(usize::MAX);
+    }
+}

@@ -1,0 +1,249 @@
+//! One unit of memory: chunks of sealed cells, bytes only. What lives and what is free is the catalog's word.
+//!
+//! A *chunk* holds sealed cells of one column: a list of immutable Arrow arrays (*pieces*), filled up to a fixed number of
+//! bytes and only ever appended to, so that what was committed never changes. Its slots are numbered from 0.
+//!
+//! A chunk stays while one of three holds on: the catalog (an event named it and no later event freed it), a *grant* (an open
+//! view of its bytes), or a *write hold* (cells written, their event not yet decided). When the last lets go its
+//! memory goes. A chunk that no event ever named thus leaves with the hold of its writer.
+//!
+//! ```
+//! use transferqueue::{schema::{Column, Dtype, Kind}, unit::Unit, ColumnId, PartitionId};
+//! use std::sync::Arc;
+//! let unit = Unit::new(1 << 20, 0);
+//! let reward = Column::new("reward", Kind::Dense { dtype: Dtype::F32, shape: vec![] });
+//! let cells = Arc::new(arrow::array::Float32Array::from(vec![1.0, 0.5]));
+//! let placed = unit.write(PartitionId(0), ColumnId(0), &reward, cells)?;
+//! unit.committed(placed.chunk); // the catalog's event names it
+//! drop(placed);
+//! assert_eq!(unit.stats().total().live, 8);
+//! # Ok::<(), transferqueue::unit::UnitError>(())
+//! ```
+
+mod chunk;
+mod open;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arrow::array::ArrayRef;
+use dashmap::DashMap;
+
+use self::chunk::Chunk;
+pub use self::{
+    open::OpenCell,
+    stats::{ColumnBytes, Stats},
+};
+use crate::{
+    arrow_map::{self, MapError},
+    catalog::command::{CellRun, Sizes},
+    ids::{ChunkId, ColumnId, PartitionId},
+    schema::Column,
+    transport::{Placed, View},
+};
+
+/// Why a unit did not take or give cells.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields are named in the message")]
+pub enum UnitError {
+    /// The pointer is older than the bytes.
+    #[error("cells {slot}..{end} of chunk {chunk} are gone: their rows were consumed or dropped; claim or resolve again")]
+    Gone { chunk: ChunkId, slot: u32, end: u32 },
+    /// The array does not fit the column.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// The cells of one column that are being filled.
+type Key = (PartitionId, ColumnId);
+
+pub(crate) struct Inner {
+    /// Every chunk that someone holds on to.
+    chunks: DashMap<ChunkId, Arc<Chunk>>,
+    /// The chunk of each column that still takes cells.
+    filling: Mutex<HashMap<Key, Arc<Chunk>>>,
+    /// Bytes of open cells.
+    open: Mutex<HashMap<Key, u64>>,
+    next: AtomicU64,
+    capacity: usize,
+}
+
+/// A unit; clones share it.
+#[derive(Clone)]
+pub struct Unit {
+    inner: Arc<Inner>,
+}
+
+/// Pieces of one chunk at most: single-row writes close a chunk by number before they close it by bytes.
+const MAX_PIECES: usize = 1024;
+
+/// Chunk ids of one life of a store: the lineage in the upper bits keeps them apart from those of former lives.
+const LIFE_BITS: u32 = 40;
+
+impl Unit {
+    /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
+    /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
+    pub fn new(capacity: usize, life: u64) -> Self {
+        let inner = Inner {
+            chunks: DashMap::new(),
+            filling: Mutex::default(),
+            open: Mutex::default(),
+            next: AtomicU64::new((life << LIFE_BITS) + 1),
+            capacity,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Stores cells. Their slots follow each other in one chunk; the returned hold keeps them until the catalog knows.
+    /// The array is taken over without a copy when its buffers are aligned and its own (as those of `Outputs` are).
+    ///
+    /// # Errors
+    /// [`UnitError::Map`] when the array does not fit the column.
+    pub fn write(
+        &self,
+        partition: PartitionId,
+        id: ColumnId,
+        column: &Column,
+        array: ArrayRef,
+    ) -> Result<Placed, UnitError> {
+        let array = arrow_map::own(column, &array)?;
+        let sizes = arrow_map::sizes(column, &array)?;
+        Ok(self.inner.place((partition, id), array, sizes))
+    }
+
+    /// Looks at cells: views in the order of the runs, no byte copied. Each chunk among them is held until its last view
+    /// is gone.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`] when a cell is not there (any more).
+    pub fn read(&self, runs: &[CellRun]) -> Result<Vec<View>, UnitError> {
+        let mut views: Vec<View> = Vec::with_capacity(runs.len());
+        let mut last: Option<(ChunkId, Arc<Grant>)> = None;
+        for run in runs {
+            let gone = UnitError::Gone { chunk: run.chunk, slot: run.slot, end: run.slot + run.len };
+            let grant = match &last {
+                Some((chunk, grant)) if *chunk == run.chunk => grant.clone(),
+                _ => match self.grant(run.chunk) {
+                    Some(grant) => Arc::new(grant),
+                    None => return Err(gone),
+                },
+            };
+            let complete = grant.chunk.slices(run.slot, run.len, |array| views.push(View::new(array, grant.clone())));
+            if !complete {
+                return Err(gone);
+            }
+            last = Some((run.chunk, grant));
+        }
+        Ok(views)
+    }
+
+    /// Holds a chunk; `None` when it is gone.
+    pub fn grant(&self, chunk: ChunkId) -> Option<Grant> {
+        let chunk = self.inner.chunks.get(&chunk)?.clone();
+        chunk.hold().then(|| Grant { unit: self.inner.clone(), chunk })
+    }
+
+    /// An event names the chunk: the catalog holds it from now on.
+    pub fn committed(&self, chunk: ChunkId) {
+        if let Some(chunk) = self.inner.chunks.get(&chunk) {
+            chunk.set_live(true);
+        }
+    }
+
+    /// An event frees the chunk: it leaves when the last grant and write hold are gone, and takes no more cells.
+    pub fn free(&self, chunk: ChunkId) {
+        let found = self.inner.chunks.get(&chunk).map(|chunk| chunk.clone());
+        if let Some(chunk) = found {
+            chunk.set_live(false);
+            self.inner.sweep(&chunk);
+        }
+    }
+
+    /// A cell that grows; its bytes count as `open` until it is sealed or dropped.
+    pub fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {
+        OpenCell::new(self.inner.clone(), (partition, id))
+    }
+
+    /// What is held, per column.
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// Puts a chunk back that a snapshot holds: live, closed, pieces at given slots.
+    pub(crate) fn adopt(&self, key: (PartitionId, ColumnId), id: ChunkId, pieces: Vec<(u32, ArrayRef)>) {
+        self.inner.chunks.insert(id, Arc::new(Chunk::restored(id, key, pieces)));
+    }
+}
+
+impl Inner {
+    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Placed {
+        let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
+        let bytes = array.get_buffer_memory_size();
+        let fits = |chunk: &Arc<Chunk>| chunk.push(&array, bytes, self.capacity, MAX_PIECES);
+        let (chunk, slot) = match filling.get(&key).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
+            Some(found) => found,
+            None => {
+                let id = ChunkId(self.next.fetch_add(1, Ordering::Relaxed));
+                let chunk = Arc::new(Chunk::new(id, key, &array, bytes));
+                self.chunks.insert(id, chunk.clone());
+                filling.insert(key, chunk.clone());
+                (chunk, 0)
+            }
+        };
+        let hold = WriteHold { unit: self.clone(), chunk: chunk.clone() };
+        Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) }
+    }
+
+    /// Removes a chunk that nobody holds.
+    fn sweep(&self, chunk: &Arc<Chunk>) {
+        if !chunk.retire_if_unheld() {
+            return;
+        }
+        self.chunks.remove(&chunk.id);
+        let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
+        if filling.get(&chunk.key).is_some_and(|current| current.id == chunk.id) {
+            filling.remove(&chunk.key);
+        }
+    }
+}
+
+/// A hold on a chunk's bytes: while it lives they stay where they are.
+pub struct Grant {
+    unit: Arc<Inner>,
+    chunk: Arc<Chunk>,
+}
+
+impl Grant {
+    /// The committed and uncommitted pieces with their first slots.
+    pub(crate) fn pieces(&self) -> Vec<(u32, ArrayRef)> {
+        self.chunk.pieces()
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        self.chunk.let_go();
+        self.unit.sweep(&self.chunk);
+    }
+}
+
+/// Keeps written cells until the catalog has decided about them.
+struct WriteHold {
+    unit: Arc<Inner>,
+    chunk: Arc<Chunk>,
+}
+
+impl Drop for WriteHold {
+    fn drop(&mut self) {
+        self.chunk.end_write();
+        self.unit.sweep(&self.chunk);
+    }
+}

@@ -1,0 +1,58 @@
+//! Seeded simulation of whole runs: random plans, workers as little state machines, and everything that goes wrong —
+//! workers that die, stall, fail or give back rows, replies that are lost, clocks that jump, stores that restart. Every
+//! run must end, with an exact ledger, within the lag its plan promises, each row trained once.
+//!
+//! `TQ_SIM_SCHEDULES=10000 cargo test -p transferqueue --test catalog_simulation` runs many; `TQ_SIM_SEED=n` one of them.
+
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
+
+#[path = "../catalog_support/mod.rs"]
+mod catalog_support;
+mod plan;
+mod random;
+mod run;
+mod worker;
+
+use std::{env, hash::Hasher};
+
+use run::{Ended, Simulation};
+
+fn number(name: &str, default: u64) -> u64 {
+    env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn simulate(seed: u64) -> Ended {
+    println!("seed {seed}");
+    Simulation::new(seed).run()
+}
+
+#[test]
+fn every_schedule_ends_with_an_exact_ledger() {
+    let first = number("TQ_SIM_SEED", 0);
+    let count = if env::var("TQ_SIM_SEED").is_ok() { 1 } else { number("TQ_SIM_SCHEDULES", 150) };
+    let (mut finished, mut rows, mut restores, mut lost) = (0, 0, 0, 0);
+    for seed in first..first + count {
+        let ended = simulate(seed);
+        finished += u64::from(!ended.stopped);
+        rows += ended.trained;
+        restores += ended.restores;
+        lost += ended.lost_sessions;
+    }
+    println!("{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost");
+    assert!(count < 50 || (rows > 0 && restores > 0 && lost > 0), "the simulation must reach the hard parts");
+}
+
+#[test]
+fn two_runs_of_one_seed_write_equal_logs() {
+    for seed in 0..number("TQ_SIM_SCHEDULES", 150).min(40) {
+        let [a, b] = [0, 1].map(|_| {
+            let ended = simulate(seed);
+            let mut hash = rustc_hash::FxHasher::default();
+            for record in &ended.log {
+                hash.write(serde_json::to_string(record).unwrap().as_bytes());
+            }
+            (ended.log.len(), hash.finish())
+        });
+        assert_eq!(a, b, "seed {seed}");
+    }
+}
