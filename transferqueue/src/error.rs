@@ -46,7 +46,10 @@ pub enum Error {
     Broken { what: String },
     /// The other side speaks another protocol.
     #[error("the catalog answered `{command}` with {found}: both sides must be of one version")]
-    Protocol { command: &'static str, found: String },
+    Protocol {
+        command: &'static str,
+        found: String,
+    },
 }
 
 impl Error {
@@ -69,7 +72,9 @@ impl Error {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Transport(error) => error.is_gone(),
-            Self::Refused(refusal) => matches!(refusal, Refusal::LeaseEnded { .. } | Refusal::NoRow { .. }),
+            Self::Refused(refusal) => {
+                matches!(refusal, Refusal::LeaseEnded { .. } | Refusal::NoRow { .. })
+            }
             _ => false,
         }
     }

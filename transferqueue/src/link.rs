@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Instant};
 
 use crate::{
     catalog::{
+        Newest,
         command::{BatchRef, Claimed, Command, Reply, RowHead},
         definition::{Definition, Partition},
-        Newest,
     },
     error::Error,
     ids::{ModelId, PartitionId, Rows, SessionId, TaskId},
@@ -22,7 +22,12 @@ pub trait Link: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Refused`]; [`Error::Deadline`] with what is waited for; [`Error::Stopped`]; [`Error::Broken`].
-    fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error>;
+    fn call(
+        &self,
+        session: Option<SessionId>,
+        command: Command,
+        deadline: Option<Instant>,
+    ) -> Result<Reply, Error>;
 
     /// A fresh pointer to rows (all live ones for `None`) and columns, without a lease: it holds nothing.
     ///

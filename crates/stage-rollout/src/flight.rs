@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use anyhow::{Context, Result};
+use fail::fail_point;
 use tq_model::generate::{Finished, Request};
 use tq_stage::{Outputs, Rows, Work, sample_seed};
 use transferqueue::{
@@ -130,6 +131,7 @@ impl Flight {
                 let span = done.versions.first().zip(done.versions.last()).map(|(&first, &last)| Span { first, last });
                 outputs = outputs.note(*row, Tags::new(), span);
             }
+            fail_point!("rollout::commit");
             open.work.commit_rows(&ids, outputs)?;
             open.left -= rows.len();
             if open.left == 0 {

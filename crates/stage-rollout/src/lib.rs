@@ -12,6 +12,7 @@ mod sampling;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use fail::fail_point;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tq_model::{
@@ -164,6 +165,7 @@ impl Stage for Rollout {
                     engine.generator()?.submit(request)?;
                 }
             }
+            fail_point!("rollout::step");
             let finished = engine.generator()?.step()?;
             flight.finish(finished)?;
             if renewed.elapsed() > RENEW_EVERY {

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
+use fail::fail_point;
 use serde::Deserialize;
 use tq_model::{Model, ModelConfig, TorchModel, weights::DType};
 use tq_stage::{Batch, Outputs, Parameters, Ports, Register, Stage, StageContext, StateReader, StateWriter, Work};
@@ -60,7 +61,7 @@ impl<O: Objective> Trainer<O> {
         let minis = batch.split(&sizes)?;
         let mut progress = 0;
         for epoch in 0..self.settings.ppo_epochs {
-            for part in minis.iter().filter(|part| part.len() > 0) {
+            for part in minis.iter().filter(|part| !part.is_empty()) {
                 let mini = self.objective.mini(part)?;
                 let mut sums = Sums::default();
                 if epoch == 0 {
@@ -76,6 +77,7 @@ impl<O: Objective> Trainer<O> {
                     work.renew(progress)?;
                 }
                 let report = model.step()?;
+                fail_point!("trainer::updated");
                 sums.mean(&format!("{}/grad_norm", O::METRICS), report.grad_norm, 1.0);
                 sums.mean(&format!("{}/lr", O::METRICS), report.lr, 1.0);
                 if !report.applied {
@@ -115,6 +117,7 @@ impl<O: Objective> Stage for Trainer<O> {
                 self.train(&mut work, &batch, bounds, cx).with_context(|| format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index))?;
             }
             work.commit(Outputs::new())?;
+            fail_point!("trainer::committed");
             cx.report().timing(&format!("update_{}", O::METRICS), begun.elapsed().as_secs_f64());
             if cut.last {
                 let begun = Instant::now();

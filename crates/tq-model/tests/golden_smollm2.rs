@@ -73,7 +73,7 @@ fn answers_prompts_and_first_logits_agree() {
             ),
         ] {
             let (_, largest) = differences(found, &numbers(expected));
-            assert!(largest < 3e-4, "item {index}: {name} differ by {largest}");
+            assert!(largest < 1e-3, "item {index}: {name} differ by {largest}");
         }
         let stats = half.score(&batch, &Want::log_probs(1.0)).unwrap();
         let (mean, largest) = differences(
@@ -98,7 +98,7 @@ fn answers_prompts_and_first_logits_agree() {
         }
     }
     println!(
-        "model_forward_smollm2.json items: {} run, 0 skipped",
+        "model_forward_smollm2.json: {} run, 0 skipped (items)",
         items.len()
     );
 }
@@ -153,7 +153,7 @@ fn greedy_answers_agree() {
             run += 1;
         }
     }
-    println!("model_forward_smollm2.json greedy: {run} run, 0 skipped");
+    println!("model_forward_smollm2.json: {run} run, 0 skipped (greedy)");
 }
 
 #[test]
@@ -224,5 +224,5 @@ fn a_training_step_agrees() {
         &step["loss_after"],
         1e-2,
     );
-    println!("model_forward_smollm2.json train_step: 1 run, 0 skipped");
+    println!("model_forward_smollm2.json: 1 run, 0 skipped (train_step)");
 }

@@ -73,6 +73,6 @@ fn logits_log_probs_and_gradients_agree_with_transformers() {
             model.discard_gradients();
         }
     }
-    println!("transformers: {run} rows run, 0 skipped");
+    println!("transformers: {run} run, 0 skipped (rows)");
     assert!(run > 0, "TQ_PEER_MODELS holds no models");
 }

@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::ExitCode,
+    slice,
 };
 
 use anyhow::{Context, Result};
@@ -146,7 +147,7 @@ impl App {
             return Err(Stop::Interrupted("stopped; the run had just finished".to_owned()));
         }
         let svg = root.join("curve.svg");
-        say(&curve::draw(&[root.clone()], Some(&svg)).map_err(Stop::Failed)?);
+        say(&curve::draw(slice::from_ref(&root), Some(&svg)).map_err(Stop::Failed)?);
         Ok(())
     }
 }

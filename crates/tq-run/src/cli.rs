@@ -19,7 +19,7 @@ use crate::data::Data;
                   130 stopped by Ctrl-C (the last line says what is saved).\n\
                   Example: tq-run data digits && tq-run pipelines/quickstart.yaml schedule=one_step_off"
 )]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
     /// Pipeline file and overrides.
@@ -40,7 +40,7 @@ pub struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Write a data set, and a model to start from.
     Data {
         #[command(subcommand)]

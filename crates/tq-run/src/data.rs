@@ -8,7 +8,7 @@ use tq_model::{ModelConfig, init_random, weights};
 
 /// What can be made.
 #[derive(Clone, Debug, Subcommand)]
-pub enum Data {
+pub(crate) enum Data {
     /// Digit completion: prompts `a,b:M,N`, and a Llama of 0.8 M random parameters.
     Digits {
         /// Folder to write to.
@@ -27,7 +27,7 @@ pub enum Data {
 ///
 /// # Errors
 /// When a file cannot be written.
-pub fn write(data: &Data) -> Result<String> {
+pub(crate) fn write(data: &Data) -> Result<String> {
     match data {
         Data::Digits { out, seed, held_out } => digits(out, *seed, *held_out),
     }

@@ -21,7 +21,7 @@ const QUEUED_CYCLES: u64 = 2;
 ///
 /// # Errors
 /// When the phase's length is not known yet, or a `where` value is not a tag.
-pub fn definition(phase: &Phase, plan: &plan::Plan) -> Result<Definition> {
+pub(crate) fn definition(phase: &Phase, plan: &plan::Plan) -> Result<Definition> {
     let partitions = phase.partitions.iter().map(|(name, p)| partition(name, p, phase)).collect::<Result<_>>()?;
     let sources: Vec<_> = phase.partitions.iter().filter(|(_, p)| !matches!(p.rows, plan::Rows::Expand { .. })).map(|(n, _)| n.as_str()).collect();
     let tasks = phase.tasks.iter().filter(|(_, t)| !sources.contains(&t.partition.as_str())).map(|(name, t)| task(name, t, phase)).collect::<Result<_>>()?;

@@ -16,7 +16,7 @@ const MAX_SHARD_BYTES: usize = 4 << 30;
 ///
 /// # Errors
 /// When no version is published or a file cannot be written.
-pub fn model(store: &Store, model: &str, from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn model(store: &Store, model: &str, from: &Path, to: &Path) -> Result<()> {
     let weights = Weights::new(store.session("export")?, model, Duration::from_secs(10));
     let newest = weights.newest()?.version.context("no version is published")?;
     let named = to_engine(&weights.read_version(&newest)?)?;

@@ -11,7 +11,7 @@ use tq_schedule::Plan;
 
 /// What to do when the folder holds a run already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Existing {
+pub(crate) enum Existing {
     /// Refuse.
     Refuse,
     /// Go on from its last named state.
@@ -22,7 +22,7 @@ pub enum Existing {
 
 /// A run's folder.
 #[derive(Clone, Debug)]
-pub struct RunFolder {
+pub(crate) struct RunFolder {
     root: PathBuf,
 }
 
@@ -31,7 +31,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// When it holds a run and `existing` does not allow that, or the run to resume was made from another plan.
-    pub fn open(root: &Path, plan: &Plan, existing: Existing) -> Result<Self> {
+    pub(crate) fn open(root: &Path, plan: &Plan, existing: Existing) -> Result<Self> {
         let folder = Self { root: root.to_owned() };
         let path = folder.root.join("plan.yaml");
         let text = plan.to_yaml().context("plan.yaml")?;
@@ -62,7 +62,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// When it cannot be created.
-    pub fn phase(&self, plan: &Plan, name: &str) -> Result<PhaseFolder> {
+    pub(crate) fn phase(&self, plan: &Plan, name: &str) -> Result<PhaseFolder> {
         let last = plan.phases.last().is_some_and(|phase| phase.name == name);
         let root = if last { self.root.clone() } else { self.root.join("phases").join(name) };
         fs::create_dir_all(root.join("checkpoints")).with_context(|| format!("cannot create `{}`", root.display()))?;
@@ -72,47 +72,59 @@ impl RunFolder {
 
 /// The folder of one phase.
 #[derive(Clone, Debug)]
-pub struct PhaseFolder {
+pub(crate) struct PhaseFolder {
     root: PathBuf,
     control: PathBuf,
 }
 
 impl PhaseFolder {
     /// The folder itself; the event log is in `events/` below it.
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
     /// A file in it.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
 
     /// The control socket of the run, one for all phases.
-    pub fn control(&self) -> &Path {
+    pub(crate) fn control(&self) -> &Path {
         &self.control
     }
 
     /// Where named states lie, as `step_<n>`.
-    pub fn checkpoints(&self) -> PathBuf {
+    pub(crate) fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
 
     /// The named state after `steps` cycles.
-    pub fn checkpoint(&self, steps: u64) -> PathBuf {
+    pub(crate) fn checkpoint(&self, steps: u64) -> PathBuf {
         self.checkpoints().join(format!("step_{steps:06}"))
     }
 
     /// Where the final weights of `model` go, as a model folder. It exists once the phase has ended.
-    pub fn final_model(&self, model: &str) -> PathBuf {
+    pub(crate) fn final_model(&self, model: &str) -> PathBuf {
         self.root.join("final").join(model)
+    }
+
+    /// Takes away the events of a life that named no state: nothing of it survives, the phase begins anew.
+    ///
+    /// # Errors
+    /// When they cannot be deleted.
+    pub(crate) fn forget_events(&self) -> Result<()> {
+        let events = self.root.join("events");
+        match fs::remove_dir_all(&events) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e).with_context(|| format!("cannot delete `{}`", events.display())),
+            _ => Ok(()),
+        }
     }
 
     /// The named states, oldest first.
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn named_states(&self) -> Result<Vec<(u64, PathBuf)>> {
+    pub(crate) fn named_states(&self) -> Result<Vec<(u64, PathBuf)>> {
         let folder = self.checkpoints();
         let mut states: Vec<(u64, PathBuf)> = fs::read_dir(&folder)
             .with_context(|| format!("cannot read `{}`", folder.display()))?

@@ -15,12 +15,12 @@ static INSTALL: Once = Once::new();
 static WATCHER: Mutex<Option<Box<dyn Fn() + Send>>> = Mutex::new(None);
 
 /// Whether the user asked to stop.
-pub fn requested() -> bool {
+pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst)
 }
 
 /// Calls `then` once when the user asks to stop; replaces the one before.
-pub fn watch(then: impl Fn() + Send + 'static) {
+pub(crate) fn watch(then: impl Fn() + Send + 'static) {
     *WATCHER.lock().unwrap_or_else(|e| e.into_inner()) = Some(Box::new(then));
     INSTALL.call_once(|| {
         let installed = ctrlc::set_handler(|| {

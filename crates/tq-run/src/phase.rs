@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::json;
 use tq_schedule::{Plan, plan};
 use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served, Setup, Stage, StageContext};
-use transferqueue::{Flush, Options, Store};
+use transferqueue::{Flush, Options, Store, inspect};
 
 use crate::{definition::definition, export, folder::PhaseFolder, interrupt, recorder::Recorder, registry::Registry};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 
 /// How a phase ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// All cycles are done; folders of the final models by name.
     Finished(BTreeMap<String, PathBuf>),
     /// Stopped by the user after a named state; steps it holds.
@@ -30,7 +30,7 @@ pub enum Ended {
 }
 
 /// One phase, ready to run.
-pub struct PhaseRun<'a> {
+pub(crate) struct PhaseRun<'a> {
     /// The whole plan.
     pub plan: &'a Plan,
     /// The phase.
@@ -52,18 +52,22 @@ impl PhaseRun<'_> {
     ///
     /// # Errors
     /// The first error of a stage, the store or the recorder; the others are stopped.
-    pub fn run(self) -> Result<Ended> {
+    pub(crate) fn run(self) -> Result<Ended> {
         let states = if self.resume { self.folder.named_states()? } else { Vec::new() };
+        if self.resume && states.is_empty() {
+            tracing::info!(phase = self.phase.name, "no state was named: the phase begins anew");
+            self.folder.forget_events()?;
+        }
         let options = Options { dir: Some(self.folder.root().to_owned()), flush: Flush::Publication, ..Options::default() };
         let (store, begun_at) = match states.last() {
             Some((steps, state)) => (Store::restore(state, options).with_context(|| format!("named state `{}`", state.display()))?, *steps),
             None => (Store::create(definition(self.phase, self.plan)?, options)?, 0),
         };
         let recorder = Recorder::start(&store, self.plan, self.phase, &self.folder, begun_at, self.resume, self.progress)?;
-
+        let control = inspect::serve(&store, self.folder.control()).context("control socket")?;
         interrupt::watch(recorder.interrupted());
         let outcome = self.work(&store, &recorder);
-
+        drop(control);
         let steps = recorder.finish(&store, outcome.is_ok());
         outcome?;
         let steps = steps?;

@@ -10,7 +10,7 @@ const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
 ///
 /// OpenMP reads the variable when libtorch is loaded, before `main`: spinning threads slow every other stage several
 /// times.
-pub fn prepare() {
+pub(crate) fn prepare() {
     let filter = EnvFilter::try_from_env("TQ_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     // A second call (in tests) finds a subscriber in place; that one stays.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();

@@ -20,7 +20,7 @@ struct Entry {
 
 /// Stages by name.
 #[derive(Default)]
-pub struct Registry {
+pub(crate) struct Registry {
     entries: BTreeMap<&'static str, Entry>,
 }
 
@@ -29,7 +29,7 @@ impl Registry {
     ///
     /// # Panics
     /// When another stage of that name is registered: a mistake in the program, not in its input.
-    pub fn add<S: Register>(&mut self) {
+    pub(crate) fn add<S: Register>(&mut self) {
         let make: Make = Box::new(|with, parameters| {
             let config = serde_json::from_value(with.clone()).with_context(|| format!("`with:` of stage `{}` is {with}", S::NAME))?;
             Ok(Box::new(S::new(config, parameters)?))
@@ -43,13 +43,13 @@ impl Registry {
     ///
     /// # Errors
     /// When no such stage is registered or its settings do not suit.
-    pub fn make(&self, name: &str, with: &Value, parameters: &Parameters) -> Result<Box<dyn Stage>> {
+    pub(crate) fn make(&self, name: &str, with: &Value, parameters: &Parameters) -> Result<Box<dyn Stage>> {
         let entry = self.entries.get(name).with_context(|| format!("no stage `{name}`; there are {:?}", self.entries.keys().collect::<Vec<_>>()))?;
         (entry.make)(with, parameters)
     }
 
     /// The JSON schema of a stage's `with:`, by name.
-    pub fn schemas(&self) -> impl Iterator<Item = (&'static str, &Value)> {
+    pub(crate) fn schemas(&self) -> impl Iterator<Item = (&'static str, &Value)> {
         self.entries.iter().map(|(name, entry)| (*name, &entry.schema))
     }
 }

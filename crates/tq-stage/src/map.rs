@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use fail::fail_point;
 
 use crate::{Map, MapContext, StageContext};
 
@@ -17,7 +18,10 @@ pub(crate) fn run<M: Map>(stage: &mut M, cx: &mut StageContext) -> Result<()> {
         let outcome = stage.map(&batch, &MapContext::new(cx, &work));
         drop(batch);
         match outcome {
-            Ok(outputs) => work.commit(outputs)?,
+            Ok(outputs) => {
+                fail_point!("map::commit");
+                work.commit(outputs)?;
+            }
             Err(error) => {
                 tracing::warn!(stage = cx.stage(), "batch failed: {error:#}");
                 work.fail(&format!("{error:#}"))?;

@@ -1,6 +1,7 @@
 //! How a trainer comes to its first weights and gives out new ones.
 
 use anyhow::{Context, Result};
+use fail::fail_point;
 
 use crate::{Stage, StageContext, StateReader, StateWriter};
 
@@ -38,6 +39,7 @@ impl StageContext {
     }
 
     fn offer(&self, stage: &dyn Stage, cycle: Option<u64>) -> Result<Option<u64>> {
+        fail_point!("trainer::offer");
         let mut writer = StateWriter::new();
         stage.save(&mut writer).with_context(|| format!("stage `{}`: saving", self.stage()))?;
         let (tensors, entries) = writer.into_parts();

@@ -132,6 +132,11 @@ fn holders(state: &State, cursor: &Cursor, now: Millis, causes: &mut Vec<Cause>)
 
 /// Nothing is in flight: what keeps rows from being born.
 fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
+    if let Some(session) = cursor.trainers.first() {
+        let worker = state.sessions.get(session).map_or("?", |session| session.name.as_str());
+        let note = format!("trained by worker {worker}, which has not offered version {}", state.version + 1);
+        return Some(cause(&cursor.def.name, cursor.done.len(), note));
+    }
     if !cursor.done.is_empty() {
         let version = state.version + 1;
         return Some(cause(&cursor.def.name, 0, format!("is done with {} rows; version {version} is not published", cursor.done.len())));

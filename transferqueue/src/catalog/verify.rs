@@ -202,9 +202,9 @@ impl State {
         }
         equal(|| "uncut groups".into(), progress.uncut.len(), uncut)?;
         equal(|| "complete groups".into(), progress.complete.len(), complete)?;
-        equal(|| "groups in flight".into(), progress.in_flight(), flying)?;
+        equal(|| "groups in flight".into(), progress.in_flight(), flying + progress.vacant)?;
         equal(|| "needed versions".into(), &progress.needed, &needed)?;
-        holds(|| format!("{flying} groups in flight"), flying <= progress.allowed())?;
+        holds(|| format!("{flying} groups in flight"), progress.in_flight() <= progress.allowed())?;
         let all = progress.plan.groups_per_cycle * progress.plan.total_cycles;
         holds(|| "more groups than the run needs".into(), progress.admitted - progress.dropped <= all)?;
         equal(|| "version".into(), self.version, progress.cycle)

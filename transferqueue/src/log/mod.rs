@@ -46,10 +46,18 @@ pub enum Flush {
 pub enum LogError {
     /// The file system refused.
     #[error("event log {}: cannot {what}: {error}", .path.display())]
-    Io { path: PathBuf, what: &'static str, error: io::Error },
+    Io {
+        path: PathBuf,
+        what: &'static str,
+        error: io::Error,
+    },
     /// A line is not what was written.
     #[error("event log {}, line {line}: {found}; the file is damaged, restore a snapshot with a fresh log folder", .path.display())]
-    Damaged { path: PathBuf, line: u64, found: String },
+    Damaged {
+        path: PathBuf,
+        line: u64,
+        found: String,
+    },
     /// A new run would write into the history of another.
     #[error("event log {}: holds the events of an earlier run; restore its snapshot or choose another folder", .path.display())]
     Exists { path: PathBuf },
@@ -58,7 +66,11 @@ pub enum LogError {
     Missing { path: PathBuf },
     /// A record does not follow from those before it.
     #[error("event log {}, line {line}: {error}", .path.display())]
-    Replay { path: PathBuf, line: u64, error: crate::catalog::Refusal },
+    Replay {
+        path: PathBuf,
+        line: u64,
+        error: crate::catalog::Refusal,
+    },
 }
 
 impl LogError {
@@ -90,7 +102,9 @@ impl Log {
     pub(crate) fn create(dir: &Path, policy: Policy) -> Result<Self, LogError> {
         fs::create_dir_all(dir).map_err(LogError::io(dir, "make the folder"))?;
         if !segments(dir)?.is_empty() {
-            return Err(LogError::Exists { path: dir.to_owned() });
+            return Err(LogError::Exists {
+                path: dir.to_owned(),
+            });
         }
         Self::segment(dir.to_owned(), policy, 0)
     }
@@ -110,9 +124,14 @@ impl Log {
             *self = Self::segment(std::mem::take(&mut self.dir), self.policy, self.segment + 1)?;
         }
         let line = line::write(record);
-        self.file.write_all(&line).map_err(LogError::io(&self.path, "append"))?;
+        self.file
+            .write_all(&line)
+            .map_err(LogError::io(&self.path, "append"))?;
         self.bytes += line.len() as u64;
-        let publishes = record.events.iter().any(|event| matches!(event, Event::CyclePublished { .. }));
+        let publishes = record
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::CyclePublished { .. }));
         if publishes && self.policy.flush == Flush::Publication {
             self.sync()?;
         }
@@ -121,14 +140,23 @@ impl Log {
 
     /// Waits until all of it is on disk.
     pub(crate) fn sync(&self) -> Result<(), LogError> {
-        self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
+        self.file
+            .sync_data()
+            .map_err(LogError::io(&self.path, "flush"))
     }
 
     fn segment(dir: PathBuf, policy: Policy, segment: u64) -> Result<Self, LogError> {
         let path = dir.join(format!("{segment:06}.jsonl"));
         let opened = OpenOptions::new().create_new(true).append(true).open(&path);
         let file = opened.map_err(LogError::io(&path, "begin a segment"))?;
-        Ok(Self { dir, policy, segment, file, path, bytes: 0 })
+        Ok(Self {
+            dir,
+            policy,
+            segment,
+            file,
+            path,
+            bytes: 0,
+        })
     }
 }
 
@@ -137,7 +165,10 @@ fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(LogError::io(dir, "list the folder"))? {
         let path = entry.map_err(LogError::io(dir, "list the folder"))?.path();
-        let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".jsonl"));
+        let number = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|name| name.strip_suffix(".jsonl"));
         if let Some(number) = number.and_then(|number| number.parse().ok()) {
             found.push((number, path));
         }

@@ -11,7 +11,9 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn start() -> Self {
-        Self { began: Instant::now() }
+        Self {
+            began: Instant::now(),
+        }
     }
 
     pub(super) fn now(&self) -> Millis {

@@ -20,8 +20,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-pub use self::{options::Options, publication::Publication};
 use self::{clock::Clock, core::Core, ticker::Ticker, waiters::Waiters};
+pub use self::{options::Options, publication::Publication};
 use crate::{
     batch::Batch,
     catalog::{Catalog, State, definition::Definition},
@@ -60,7 +60,10 @@ impl Store {
     /// [`Error::Refused`] when the definition contradicts itself, [`Error::Log`] when the folder for events holds those of
     /// an earlier run or cannot be written.
     pub fn create(definition: Definition, options: Options) -> Result<Self, Error> {
-        let log = options.events().map(|dir| Log::create(&dir, options.policy())).transpose()?;
+        let log = options
+            .events()
+            .map(|dir| Log::create(&dir, options.policy()))
+            .transpose()?;
         let clock = Clock::start();
         let incarnation = options.incarnation.unwrap_or_else(options::random);
         let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
@@ -78,17 +81,18 @@ impl Store {
         let log = match options.events() {
             None => None,
             Some(dir) => {
-                // A lineage is never begun twice, also when one snapshot is restored twice; nor is an incarnation.
-                let ahead = log::last_lineage(&dir)?.saturating_sub(taken.state.lineage);
-                taken.state.lineage += ahead;
-                taken.state.incarnation += ahead;
+                // A lineage is never begun twice, also when one snapshot is restored twice.
+                taken.state.lineage = taken.state.lineage.max(log::last_lineage(&dir)?);
                 Some(Log::resume(&dir, options.policy())?.0)
             }
         };
         let clock = Clock::start();
         let (catalog, first) = Catalog::restore(taken.state, clock.now());
         let unit = Unit::new(options.chunk_bytes, catalog.state().lineage());
-        taken.chunks.into_iter().for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
+        taken
+            .chunks
+            .into_iter()
+            .for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
         Self::open(Core::new(catalog, log), first, unit, clock)
     }
 
@@ -102,9 +106,19 @@ impl Store {
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
         let waiters = Waiters::default();
-        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            definition,
+            unit,
+            transport,
+            waiters,
+            clock,
+        });
         let ticker = Arc::new(Ticker::start(shared.clone()));
-        Ok(Self { shared, _ticker: ticker })
+        Ok(Self {
+            shared,
+            _ticker: ticker,
+        })
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
@@ -112,7 +126,11 @@ impl Store {
     /// # Errors
     /// [`Error::Broken`].
     pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
-        Session::open(Arc::new(self.clone()), self.shared.transport.clone(), name.into())
+        Session::open(
+            Arc::new(self.clone()),
+            self.shared.transport.clone(),
+            name.into(),
+        )
     }
 
     /// What the run declared.
@@ -131,7 +149,10 @@ impl Store {
 
     /// Why the store was stopped, if it was.
     pub fn stopped(&self) -> Option<String> {
-        self.shared.lock().ok().and_then(|core| core.stopped.clone())
+        self.shared
+            .lock()
+            .ok()
+            .and_then(|core| core.stopped.clone())
     }
 
     /// Looks at the catalog's state under its lock: be short, and do not call the store from inside.
@@ -149,7 +170,10 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Broken`].
-    pub fn on_publication(&self, hook: impl FnMut(&Publication<'_>) + Send + 'static) -> Result<(), Error> {
+    pub fn on_publication(
+        &self,
+        hook: impl FnMut(&Publication<'_>) + Send + 'static,
+    ) -> Result<(), Error> {
         self.shared.lock()?.hooks.push(Box::new(hook));
         Ok(())
     }
@@ -175,8 +199,20 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Refused`] when a row, a column or a cell is not there.
-    pub fn read(&self, partition: PartitionId, rows: Option<&Rows>, columns: &[&str]) -> Result<Batch, Error> {
-        reading::fresh(self, &*self.shared.transport, |id| self.describe(id), partition, rows, columns)
+    pub fn read(
+        &self,
+        partition: PartitionId,
+        rows: Option<&Rows>,
+        columns: &[&str],
+    ) -> Result<Batch, Error> {
+        reading::fresh(
+            self,
+            &*self.shared.transport,
+            |id| self.describe(id),
+            partition,
+            rows,
+            columns,
+        )
     }
 
     /// The unit that holds the bytes.

@@ -40,7 +40,10 @@ impl Default for Options {
 impl Options {
     /// With an event log under this folder.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
-        Self { dir: Some(dir.into()), ..Self::default() }
+        Self {
+            dir: Some(dir.into()),
+            ..Self::default()
+        }
     }
 
     pub(super) fn events(&self) -> Option<PathBuf> {
@@ -48,7 +51,10 @@ impl Options {
     }
 
     pub(super) fn policy(&self) -> Policy {
-        Policy { segment_bytes: self.segment_bytes, flush: self.flush }
+        Policy {
+            segment_bytes: self.segment_bytes,
+            flush: self.flush,
+        }
     }
 }
 

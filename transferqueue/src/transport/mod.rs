@@ -103,13 +103,21 @@ impl View {
 
     /// Part of the view, under the same grant.
     pub fn slice(&self, offset: usize, len: usize) -> Self {
-        Self { array: self.array.slice(offset, len), grant: self.grant.clone() }
+        Self {
+            array: self.array.slice(offset, len),
+            grant: self.grant.clone(),
+        }
     }
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cells of {}", self.array.len(), self.array.data_type())
+        write!(
+            f,
+            "{} cells of {}",
+            self.array.len(),
+            self.array.data_type()
+        )
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transferqueue::{
     RowId, TaskId,
-    catalog::{Event, Publication, Record, command::*},
+    catalog::{Event, Publication, Record, Refusal, command::*},
 };
 
 use crate::{
@@ -171,7 +171,7 @@ impl Simulation {
         match self.world.put(self.source, "prompts", n) {
             Ok(Reply::Put(_)) => self.put += n,
             Ok(Reply::Ended) => self.closed = true,
-            Ok(Reply::NotYet(_)) => {}
+            Ok(Reply::NotYet(_)) | Err(Refusal::Poisoned { .. }) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -95,6 +95,8 @@ impl Worker {
                 Step::Went
             }
             Err(Refusal::LeaseEnded { .. }) => {
+                // What it trained in this cycle will be claimed again, so it forgets it.
+                self.memory.clear();
                 self.doing = Doing::Nothing;
                 Step::Went
             }
@@ -173,8 +175,9 @@ impl Worker {
             20..35 if !def.writes.is_empty() => {
                 let rows = some(random, &left, false);
                 let seal = random.chance(50);
+                let notes = if seal { self.notes(world, random, &def, &claimed, &rows) } else { vec![] };
                 let cells = self.cells(world, random, &def, partition, &rows, seal);
-                let Reply::Written { dropped } = self.call(world, random, Command::Write { lease, cells, notes: vec![] })? else {
+                let Reply::Written { dropped } = self.call(world, random, Command::Write { lease, cells, notes })? else {
                     panic!("a write is answered as one")
                 };
                 dropped.iter().for_each(|row| _ = left.remove(&row));
@@ -194,8 +197,8 @@ impl Worker {
                 let drops = self.drops(random, plan, &rows);
                 let dropping: BTreeSet<RowId> = drops.iter().flat_map(|drop| drop.rows.iter().collect::<Vec<_>>()).collect();
                 let sealed: Rows = rows.iter().filter(|row| !dropping.contains(row)).collect();
-                let cells = self.cells(world, random, &def, partition, &sealed, true);
                 let notes = self.notes(world, random, &def, &claimed, &rows);
+                let cells = self.cells(world, random, &def, partition, &sealed, true);
                 let commit = Command::Commit { lease, rows: rows.clone(), cells, notes, drops };
                 let Reply::Committed { dropped } = self.call(world, random, commit)? else {
                     panic!("a commit is answered as one")
@@ -232,8 +235,6 @@ impl Worker {
         let mut cells = Vec::new();
         for name in &def.writes {
             let column = world.column(&def.partition, name);
-            let table = world.catalog.state().refer(partition, &Rows::default(), &[]);
-            assert!(table.is_ok());
             let open: Rows =
                 rows.iter().filter(|row| world.catalog.state().is_sealed(partition, column, *row) != Some(true)).collect();
             if open.is_empty() {
@@ -260,7 +261,7 @@ impl Worker {
         vec![DropRows { rows, reason: "unwanted".into() }]
     }
 
-    /// Rollout notes versions, and a tag that filters ask for.
+    /// Rollout notes versions, and a tag that filters ask for, with the cells or before.
     fn notes(
         &self,
         world: &World,
@@ -273,7 +274,10 @@ impl Worker {
         let newest = world.catalog.state().version();
         let exact = def.partition == "val"
             || world.catalog.state().definition().schedule.as_ref().is_some_and(|s| s.weights == WeightRule::Exact);
-        let heads = claimed.heads.iter().filter(|head| rows.iter().any(|row| row == head.row));
+        let column = world.column(&def.partition, &def.writes[0]);
+        let state = world.catalog.state();
+        let fresh = |row| state.is_sealed(claimed.batch.partition, column, row) != Some(true);
+        let heads = claimed.heads.iter().filter(|head| rows.iter().any(|row| row == head.row) && fresh(head.row));
         heads
             .map(|head| {
                 let first = if exact { head.version } else { random.range(head.version, newest) };

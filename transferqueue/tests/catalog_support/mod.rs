@@ -67,7 +67,13 @@ impl World {
     /// Sends one request as it is.
     pub fn send(&mut self, request: &Request) -> Result<Reply, Refusal> {
         let before = self.catalog.state().seq();
+        let waiting = self.waiting();
         let outcome = self.catalog.call(request, Millis(self.now))?;
+        for (task, waits) in (0..).map(TaskId).zip(self.waiting()) {
+            let served = waiting.get(task.0 as usize).is_some_and(|waited| *waited && !waits);
+            let woken = outcome.wakes.contains(&Wake::Task(task)) || outcome.wakes.contains(&Wake::Stopped);
+            assert!(!served || woken, "claims of task {task} can be served, and nobody is woken: {:?}", outcome.record);
+        }
         self.wakes.extend(outcome.wakes);
         self.published.extend(outcome.published);
         match outcome.record {
@@ -83,6 +89,14 @@ impl World {
             }
         }
         Ok(outcome.reply)
+    }
+
+    /// By task: whether a claim would wait.
+    fn waiting(&self) -> Vec<bool> {
+        if !self.verify {
+            return Vec::new();
+        }
+        self.catalog.state().tasks(Millis(self.now)).iter().map(|task| task.wait.is_some()).collect()
     }
 
     /// The request that a session's next call is.

@@ -3,6 +3,7 @@
 use std::{collections::VecDeque, fs, sync::Arc, time::Instant};
 
 use anyhow::{Context, Result};
+use fail::fail_point;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tq_metrics::Metrics;
 use tq_schedule::{
@@ -67,7 +68,7 @@ impl Journal {
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
         if resumed {
             audit.rollback(begun_at)?;
-            lines.restore(&folder.checkpoint(begun_at))?;
+            lines.restore(&folder.checkpoint(begun_at))?; // nothing to take back where no state was named
         }
         let first = phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
         let rounds = phase.partitions.values().find_map(|p| match p.rows {
@@ -111,6 +112,7 @@ impl Journal {
     }
 
     fn published(&mut self, step: Step) -> Result<()> {
+        fail_point!("journal::published");
         let Step { published, capture } = step;
         let steps = published.cycle.map_or(0, |cycle| cycle + 1);
         let mut metrics = self.board.take(published.cycle);
@@ -156,7 +158,9 @@ impl Journal {
         }
         capture.write(&tmp)?;
         self.lines.save(&tmp)?;
+        fail_point!("journal::naming");
         fs::rename(&tmp, &state).with_context(|| format!("cannot name `{}`", state.display()))?;
+        fail_point!("journal::named");
         self.named = steps;
         self.states.retain(|&s| s != steps);
         self.states.push_back(steps);

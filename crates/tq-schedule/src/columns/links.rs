@@ -1,8 +1,7 @@
 //! Columns that are read through the group from the source partition.
 
-use tq_config::{Refusals, join};
-
 use indexmap::IndexMap;
+use tq_config::{Refusals, join};
 
 use super::{Binder, Cell, Cells, candidates, is_required};
 use crate::plan::{Note, Rows};

@@ -124,6 +124,10 @@ impl State {
                 scope.gain(task, row, group);
             }
         }
+        // A training worker that lost a lease will be refused; what it did in the cycle is done again.
+        if *why == Returned::Expired && self.cursors[task.0 as usize].training.is_some() {
+            self.untrain(task);
+        }
         self.end_if_empty(id);
     }
 

@@ -41,6 +41,8 @@ impl State {
         }
         self.scratch.versions = true;
         self.scratch.schedule = true;
+        let trainers = (0..).map(TaskId).zip(&self.cursors).filter(|(_, cursor)| cursor.training.is_some());
+        self.scratch.wakes.extend(trainers.map(|(task, _)| Wake::Task(task)));
         if let Some(cycle) = cycle {
             self.cycle_ended(cycle);
             self.rounds_due(version);
@@ -64,14 +66,13 @@ impl State {
         }
         if let Some(progress) = &mut scope.progress {
             progress.cycle = cycle + 1;
+            progress.dropped += std::mem::take(&mut progress.vacant);
             (progress.cut, progress.batches, progress.whole) = (0, 0, false);
         }
         scope.prune();
         for cursor in self.cursors.iter_mut().filter(|cursor| cursor.training.is_some()) {
             cursor.trainers.clear();
         }
-        let trainers = (0..).map(TaskId).zip(&self.cursors).filter(|(_, cursor)| cursor.training.is_some());
-        self.scratch.wakes.extend(trainers.map(|(task, _)| Wake::Task(task)));
     }
 
     /// Validation rounds that follow a version.

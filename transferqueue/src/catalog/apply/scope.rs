@@ -253,7 +253,10 @@ impl Scope<'_> {
         }
         if let Some(progress) = &mut self.progress {
             if !group.retired {
-                progress.dropped += 1;
+                match group.cut {
+                    Some(_) => progress.vacant += 1,
+                    None => progress.dropped += 1,
+                }
                 progress.unneed(group.version);
                 self.scratch.versions = true;
             }

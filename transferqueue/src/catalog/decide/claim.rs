@@ -32,7 +32,7 @@ pub(super) fn claim(
     }
     let table = state.table_of(cursor);
     let found = match cursor.counted {
-        Counted::Batches(tally) => batches(state, table, cursor, tally),
+        Counted::Batches(tally) => batches(state, table, cursor, tally, session),
         _ if limit == 0 => {
             return Err(Refusal::Claim {
                 task: cursor.def.name.clone(),
@@ -56,7 +56,10 @@ pub(crate) fn servable(state: &State, id: TaskId) -> bool {
     match cursor.counted {
         Counted::Rows => !cursor.ready.is_empty(),
         Counted::Groups(_) => !cursor.ready_groups.is_empty(),
-        Counted::Batches(tally) => batches(state, state.table_of(cursor), cursor, tally).is_some(),
+        Counted::Batches(tally) => {
+            let session = trainer(state, cursor).unwrap_or_default();
+            batches(state, state.table_of(cursor), cursor, tally, session).is_some()
+        }
     }
 }
 
@@ -119,7 +122,17 @@ fn ready_in(table: &Table, cursor: &Cursor, groups: &[GroupId]) -> Rows {
 
 type Cut = (Rows, Option<CutRef>);
 
-fn batches(state: &State, table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
+/// The session that trains the current cycle, once it has begun.
+fn trainer(state: &State, cursor: &Cursor) -> Option<SessionId> {
+    let holders = cursor.leases.iter().map(|lease| state.leases[lease].session);
+    cursor.trainers.iter().copied().chain(holders).next().filter(|_| cursor.training.is_some())
+}
+
+fn batches(state: &State, table: &Table, cursor: &Cursor, tally: usize, session: SessionId) -> Option<Cut> {
+    // A cycle is trained in one memory: what another session has begun it ends, unless it is lost first.
+    if trainer(state, cursor).is_some_and(|trainer| trainer != session) {
+        return None;
+    }
     let found = match cursor.def.per {
         Grain::Mini => mini(table, cursor, tally),
         _ => cycle(table, cursor, tally),

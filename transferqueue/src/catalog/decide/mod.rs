@@ -74,7 +74,7 @@ pub fn decide(
         Command::Release { lease, rows } => leases::release(state, *lease, rows, session()?),
         Command::Fail { lease, rows, error } => leases::fail(state, *lease, rows, error, session()?),
         Command::Offer { model, cycle, weights, state: trainer } => {
-            publish::offer(state, *model, *cycle, *weights, *trainer)
+            publish::offer(state, *model, *cycle, (*weights, *trainer), caller)
         }
         Command::Pin { model, version } => publish::pin(state, *model, *version, session()?),
         Command::Unpin { model, version } => publish::unpin(state, *model, *version, session()?),

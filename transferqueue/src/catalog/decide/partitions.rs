@@ -27,7 +27,10 @@ pub(super) fn create(
         let found = format!("partition `{name}` is added while running and expands another one");
         return Err(Refusal::Definition(format!("{found}; expansions are declared before the first row")));
     }
-    if let Some(id) = state.partition(name) {
+    // What another session is still building is its own; so a worker that comes back need not wait for its former self to
+    // be found lost.
+    let visible = |table: &Table| table.owner.is_none() || table.owner == owner;
+    if let Some((id, _)) = state.tables.iter().find(|(_, table)| table.name == *name && visible(table)) {
         return Err(Refusal::Partition {
             partition: name.clone(),
             found: format!("partition {id} of that name is live"),

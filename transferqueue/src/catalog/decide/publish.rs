@@ -16,8 +16,8 @@ pub(super) fn offer(
     state: &State,
     id: ModelId,
     cycle: Option<u64>,
-    weights: Option<PartitionId>,
-    trainer: Option<PartitionId>,
+    (weights, trainer): (Option<PartitionId>, Option<PartitionId>),
+    caller: Option<SessionId>,
 ) -> Result<Decision, Refusal> {
     let model = state.versions(id)?;
     let name = &state.definition.models[usize::from(id.0)].name;
@@ -48,7 +48,7 @@ pub(super) fn offer(
             );
         }
         None => (0..state.models.len() as u16).map(ModelId).collect(),
-        Some(cycle) => trained(state, id, name, cycle)?,
+        Some(cycle) => trained(state, id, name, cycle, caller)?,
     };
     for (what, partition) in [("weights", weights), ("trainer state", trainer)] {
         if let Some(partition) = partition {
@@ -78,7 +78,13 @@ fn refuse<T>(found: String, hint: String) -> Result<T, Refusal> {
 }
 
 /// Checks that a model may offer a cycle; returns the models whose parts make the publication.
-fn trained(state: &State, id: ModelId, name: &str, cycle: u64) -> Result<Vec<ModelId>, Refusal> {
+fn trained(
+    state: &State,
+    id: ModelId,
+    name: &str,
+    cycle: u64,
+    caller: Option<SessionId>,
+) -> Result<Vec<ModelId>, Refusal> {
     let Some(progress) = &state.progress else {
         return refuse(format!("`{name}` offers cycle {cycle}"), "this catalog has no schedule, so no cycles".into());
     };
@@ -104,6 +110,13 @@ fn trained(state: &State, id: ModelId, name: &str, cycle: u64) -> Result<Vec<Mod
         return refuse(
             format!("{left} rows of cycle {cycle} are not committed by task `{task}`"),
             "commit or drop them first".into(),
+        );
+    }
+    if let Some(by) = trainer.trainers.iter().find(|session| Some(**session) != caller) {
+        let worker = state.sessions.get(by).map_or("?", |session| session.name.as_str());
+        return refuse(
+            format!("cycle {cycle} of `{name}` was trained by session {by} ({worker}), another one offers it"),
+            "only the session whose memory holds the training offers it; once that is lost, claim and train again".into(),
         );
     }
     let training = state.cursors.iter().filter(|cursor| cursor.trains_in(cycle));

@@ -16,6 +16,10 @@ pub(crate) struct Progress {
     pub(crate) admitted: u64,
     /// Groups that lost all their rows before their cycle ended.
     pub(crate) dropped: u64,
+    /// Groups of the current cycle that lost all their rows after they were cut. They keep their place until the cycle
+    /// ends and count as dropped then: were they made up for at once, more than ⌊S·B⌋ groups could be left over at the
+    /// publication, and the lag that admission order promises would not hold.
+    pub(crate) vacant: u64,
     /// Undropped groups of ended cycles.
     pub(crate) retired: u64,
     /// Cycles ended: the number of the current one.
@@ -42,6 +46,7 @@ impl Progress {
             partition,
             admitted: 0,
             dropped: 0,
+            vacant: 0,
             retired: 0,
             cycle: 0,
             cut: 0,

@@ -142,9 +142,10 @@ impl State {
         self.version
     }
 
-    /// The live partition of that name.
+    /// The live partition of that name. One that a session is still building is found only if no other has the name.
     pub fn partition(&self, name: &str) -> Option<PartitionId> {
-        self.tables.iter().find(|(_, table)| table.name == name).map(|(&id, _)| id)
+        let named = self.tables.iter().filter(|(_, table)| table.name == name);
+        named.min_by_key(|(_, table)| table.owner.is_some()).map(|(&id, _)| id)
     }
 
     /// Rows ever born in a partition.
