@@ -3,7 +3,6 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-RUN := target/release/tq-run
 
 .PHONY: help setup build demo demo-seeds control ppo test lint quick golden peers bench sim mutants kill-points clean-runs
 
@@ -13,8 +12,8 @@ help: ## list these commands
 setup: ## install what building needs: libtorch into .libtorch
 	@scripts/libtorch.sh
 
-build: setup ## build tq-run and tq-cli
-	$(CARGO) build --release -p tq-run -p tq-cli
+build: setup ## build tq-run and tq-cli (the profile of the tests: dependencies optimised; the arithmetic is libtorch's)
+	$(CARGO) build -p tq-run -p tq-cli
 
 demo: build ## the main job: train the digits policy on-policy and draw its curve (seed 1)
 	scripts/demo.sh on_policy 1

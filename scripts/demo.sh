@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 schedule=${1:?schedule: on_policy, one_step_off or fully_async}
 seed=${2:?seed}
 shift 2
-run=target/release/tq-run
+run=target/debug/tq-run
 [ -f data/digits/model/model.safetensors ] || "$run" data digits
 "$run" pipelines/quickstart.yaml "schedule=$schedule" "trainer.seed=$seed" "trainer.experiment_name=quickstart-$schedule-$seed" --overwrite "$@"

@@ -1,1 +1,123 @@
-//! Benchmarks against limits and peers.
+//! Benchmarks against limits and peers: one binary each under `src/bin`, one [`Report`] each.
+//!
+//! A report is written to `target/bench/<name>.json`, rows of `{case, unit, ours, theirs, against, ratio, budget}` (and
+//! `better`: whether more or less is better, that is on which side of the budget the figure must lie), and printed. A
+//! missed budget fails the run unless `docs/known-gaps.md` names it as `` `<name>: <case>` ``.
+
+use std::{fs, io, path::PathBuf};
+
+use serde::Serialize;
+
+/// On which side of its budget a figure must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Better {
+    /// At least the budget.
+    More,
+    /// At most the budget.
+    Less,
+}
+
+/// One measured figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub case: String,
+    /// Unit of `ours`, `theirs` and `budget`.
+    pub unit: String,
+    /// Our figure.
+    pub ours: f64,
+    /// The figure of what it is compared with, measured in the same run.
+    pub theirs: Option<f64>,
+    /// What it is compared with.
+    pub against: Option<String>,
+    /// `ours / theirs`.
+    pub ratio: Option<f64>,
+    /// The limit.
+    pub budget: Option<f64>,
+    /// On which side of the limit `ours` (or `ratio`, where something is compared) must lie.
+    pub better: Better,
+}
+
+impl Row {
+    /// A figure that stands alone.
+    pub fn alone(case: impl Into<String>, unit: &str, ours: f64, budget: Option<f64>, better: Better) -> Self {
+        let (theirs, against, ratio) = (None, None, None);
+        Self { case: case.into(), unit: unit.into(), ours, theirs, against, ratio, budget, better }
+    }
+
+    /// Whether the budget is kept.
+    pub fn kept(&self) -> bool {
+        let figure = self.ratio.unwrap_or(self.ours);
+        self.budget.is_none_or(|budget| match self.better {
+            Better::More => figure >= budget,
+            Better::Less => figure <= budget,
+        })
+    }
+}
+
+/// The figures of one benchmark.
+#[derive(Debug)]
+pub struct Report {
+    name: String,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// An empty report; `name` is the file's.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.into(), rows: Vec::new() }
+    }
+
+    /// Adds a figure.
+    pub fn push(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// Writes the file. Returns the budgets that were missed and are not known gaps.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn finish(self) -> io::Result<Vec<String>> {
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+        let folder = root.join("target/bench");
+        fs::create_dir_all(&folder)?;
+        let text = serde_json::to_string_pretty(&self.rows).map_err(io::Error::other)?;
+        fs::write(folder.join(format!("{}.json", self.name)), text + "\n")?;
+        let gaps = fs::read_to_string(root.join("docs/known-gaps.md")).unwrap_or_default();
+        let missed = self.rows.iter().filter(|row| !row.kept()).map(|row| format!("{}: {}", self.name, row.case));
+        Ok(missed.filter(|gap| !gaps.contains(&format!("`{gap}`"))).collect())
+    }
+
+    /// The figures as a table for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for row in &self.rows {
+            let budget = row.budget.map_or(String::new(), |budget| {
+                let side = if row.better == Better::More { '≥' } else { '≤' };
+                let verdict = if row.kept() { "" } else { "  MISSED" };
+                format!("  {side} {budget}{verdict}")
+            });
+            let theirs = match (&row.against, row.theirs, row.ratio) {
+                (Some(against), Some(theirs), Some(ratio)) => format!("  {against} {theirs:.3}, ratio {ratio:.2}"),
+                _ => String::new(),
+            };
+            text += &format!("{:<44} {:>14.3} {:<8}{theirs}{budget}\n", row.case, row.ours, row.unit);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_kept_on_its_better_side() {
+        let row = |ours, better| Row::alone("x", "s", ours, Some(2.0), better);
+        assert!(row(2.0, Better::More).kept() && row(2.0, Better::Less).kept());
+        assert!(!row(1.9, Better::More).kept() && !row(2.1, Better::Less).kept());
+        let compared = Row { ratio: Some(3.0), ..row(1.0, Better::More) };
+        assert!(compared.kept(), "what is compared is judged by its ratio");
+    }
+}

@@ -41,7 +41,11 @@ impl Workplace {
         let program = PathBuf::from(program);
         let data = DATA.get_or_init(|| {
             let folder = tempfile::tempdir().expect("temporary folder");
-            let output = Command::new(&program).args(["data", "digits"]).current_dir(folder.path()).output().expect("program under test");
+            let output = Command::new(&program)
+                .args(["data", "digits"])
+                .current_dir(folder.path())
+                .output()
+                .expect("program under test");
             assert!(output.status.success(), "tq-run data digits: {}", String::from_utf8_lossy(&output.stderr));
             folder
         });
@@ -63,7 +67,12 @@ impl Workplace {
     /// The program with these arguments, not started.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        command.args(arguments).current_dir(self.path()).env("OMP_WAIT_POLICY", "PASSIVE").env("OMP_NUM_THREADS", "1").stdin(Stdio::null());
+        command
+            .args(arguments)
+            .current_dir(self.path())
+            .env("OMP_WAIT_POLICY", "PASSIVE")
+            .env("OMP_NUM_THREADS", "1")
+            .stdin(Stdio::null());
         command
     }
 
@@ -106,7 +115,9 @@ impl Workplace {
     pub fn lines(&self, run: &str, file: &str) -> Vec<Value> {
         let path = self.run_file(run, file);
         let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e} in {line}", path.display()))).collect()
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e} in {line}", path.display())))
+            .collect()
     }
 
     /// Rows of the surviving lineage in the audit, by task: (step, lag), rolled-back ones taken out.
@@ -118,7 +129,8 @@ impl Workplace {
                 continue;
             }
             let number = |key: &str| line[key].as_u64().unwrap_or_else(|| panic!("`{key}` in {line}"));
-            let first = line["versions"]["first"].as_u64().or_else(|| line["admitted"].as_u64()).expect("versions of a row");
+            let first =
+                line["versions"]["first"].as_u64().or_else(|| line["admitted"].as_u64()).expect("versions of a row");
             let key = (line["task"].as_str().expect("task").to_owned(), number("row"));
             let before = trained.insert(key.clone(), (number("step"), number("step") - 1 - first));
             assert!(before.is_none(), "{key:?} is trained twice in one lineage: {line}");

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
 
 fn armed(variable: &str) -> Option<(String, u64)> {
     let text = env::var(variable).ok()?;
-    let (point, n) = text.rsplit_once(':').unwrap_or_else(|| panic!("{variable} is `{text}`; expected <point>:<number>"));
+    let (point, n) =
+        text.rsplit_once(':').unwrap_or_else(|| panic!("{variable} is `{text}`; expected <point>:<number>"));
     Some((point.to_owned(), n.parse().unwrap_or_else(|_| panic!("{variable} is `{text}`; expected <point>:<number>"))))
 }

@@ -27,19 +27,37 @@ fn workplace() -> Workplace {
 /// Kills a run at a point, resumes it, and returns it with the steps that its metrics repeat.
 fn killed_and_resumed(schedule: &[&str], point: &str, pass: u64) -> (Workplace, Vec<u64>) {
     let place = workplace();
-    let output = place.small("quickstart.yaml", schedule).env("TQ_KILL_AT", format!("{point}:{pass}")).output().expect("program under test");
-    assert_eq!(output.status.signal(), Some(9), "{point}:{pass} was never reached: {}", String::from_utf8_lossy(&output.stderr));
+    let output = place
+        .small("quickstart.yaml", schedule)
+        .env("TQ_KILL_AT", format!("{point}:{pass}"))
+        .output()
+        .expect("program under test");
+    assert_eq!(
+        output.status.signal(),
+        Some(9),
+        "{point}:{pass} was never reached: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     let mut resume = schedule.to_vec();
     resume.push("--resume");
     place.succeed("quickstart.yaml", &resume);
-    let mut steps: Vec<u64> = place.lines("small", "metrics.jsonl").iter().filter(|l| l.get("actor/pg_loss").is_some()).filter_map(|l| l["step"].as_u64()).collect();
+    let mut steps: Vec<u64> = place
+        .lines("small", "metrics.jsonl")
+        .iter()
+        .filter(|l| l.get("actor/pg_loss").is_some())
+        .filter_map(|l| l["step"].as_u64())
+        .collect();
     let all = steps.len();
     steps.sort_unstable();
     let repeated = steps.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
     steps.dedup();
     assert_eq!(steps, [1, 2, 3, 4], "{point}:{pass}: {all} lines");
     place.assert_ledger_balances("small");
-    assert_eq!(place.trained("small").len(), 4 * 8 * 4, "{point}:{pass}: each row of the surviving lineage is trained once");
+    assert_eq!(
+        place.trained("small").len(),
+        4 * 8 * 4,
+        "{point}:{pass}: each row of the surviving lineage is trained once"
+    );
     (place, repeated)
 }
 
@@ -67,7 +85,8 @@ fn one_step_off_ends_in_the_same_bits() {
 #[test]
 fn fully_async_keeps_ledger_and_audit_exact() {
     for (point, pass) in POINTS {
-        let (place, repeated) = killed_and_resumed(&["schedule.use=fully_async", "schedule.lag=0.5", "schedule.max_lag=1"], point, pass);
+        let (place, repeated) =
+            killed_and_resumed(&["schedule.use=fully_async", "schedule.lag=0.5", "schedule.max_lag=1"], point, pass);
         assert!(repeated.len() <= 1, "{point}:{pass} repeated steps {repeated:?}");
         assert!(place.trained("small").values().all(|(_, lag)| *lag <= 1), "{point}:{pass}: a row lags beyond max_lag");
     }

@@ -11,7 +11,10 @@ fn on_policy_twice_gives_the_same_bits_and_never_lags() {
     let (one, two) = (workplace(), workplace());
     one.succeed("quickstart.yaml", &[]);
     two.succeed("quickstart.yaml", &[]);
-    assert!(one.weights("small", "policy") == two.weights("small", "policy"), "two runs of one seed end in different weights");
+    assert!(
+        one.weights("small", "policy") == two.weights("small", "policy"),
+        "two runs of one seed end in different weights"
+    );
     let trained = one.trained("small");
     assert_eq!(trained.len(), 4 * 8 * 4, "4 cycles of 8 groups of 4 rows, each trained once");
     assert!(trained.values().all(|(_, lag)| *lag == 0), "a row trained on-policy lags");
@@ -31,7 +34,10 @@ fn fully_async_without_lag_on_whole_cycles_equals_on_policy_bit_for_bit() {
     let (one, two) = (workplace(), workplace());
     one.succeed("quickstart.yaml", &[]);
     two.succeed("quickstart.yaml", &["schedule.use=fully_async", "schedule.lag=0", "schedule.grain=cycle"]);
-    assert!(one.weights("small", "policy") == two.weights("small", "policy"), "S = 0 on whole cycles is not on-policy training");
+    assert!(
+        one.weights("small", "policy") == two.weights("small", "policy"),
+        "S = 0 on whole cycles is not on-policy training"
+    );
 }
 
 #[test]
@@ -59,15 +65,28 @@ fn fully_async_never_exceeds_its_bound() {
 fn a_learning_rate_of_zero_leaves_the_weights_as_they_were() {
     let place = workplace();
     place.succeed("quickstart.yaml", &["actor_rollout_ref.actor.optim.lr=0"]);
-    let warm = std::fs::read(place.run_file("small", "phases/warmup/final/policy/model.safetensors")).expect("weights of the warm-up");
+    let warm = std::fs::read(place.run_file("small", "phases/warmup/final/policy/model.safetensors"))
+        .expect("weights of the warm-up");
     assert!(warm == place.weights("small", "policy"), "training without a learning rate changed the weights");
 }
 
 #[test]
 fn ppo_with_critic_reference_and_kl_runs_to_its_end() {
     let place = workplace();
-    place.succeed("ppo.yaml", &["data.train_batch_size=16", "actor_rollout_ref.rollout.n=1", "trainer.critic_warmup=2"]);
+    place
+        .succeed("ppo.yaml", &["data.train_batch_size=16", "actor_rollout_ref.rollout.n=1", "trainer.critic_warmup=2"]);
     let tasks: std::collections::BTreeSet<String> = place.trained("small").into_keys().map(|(task, _)| task).collect();
     assert_eq!(tasks.into_iter().collect::<Vec<_>>(), ["actor", "critic"]);
     place.assert_ledger_balances("small");
+}
+
+#[test]
+fn bypass_mode_trains_on_the_rollouts_own_log_probs() {
+    let place = workplace();
+    place.succeed("quickstart.yaml", &["algorithm.rollout_correction.bypass_mode=true"]);
+    let tasks = std::fs::read_to_string(place.run_file("small", "ledger.json")).expect("ledger.json");
+    assert!(!tasks.contains("\"old\""), "the old log-probs are computed although nobody needs them");
+    for line in place.lines("small", "metrics.jsonl").iter().filter(|l| l.get("actor/pg_loss").is_some()) {
+        assert_eq!(line["training/rollout_probs_diff_max"], 0.0, "old log-probs are not the rollout's: {line}");
+    }
 }

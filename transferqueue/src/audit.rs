@@ -74,49 +74,26 @@ impl Audit {
     /// # Errors
     /// When the file cannot be read or written.
     pub fn open(path: &Path) -> Result<Self, AuditError> {
-        let failed = |what| {
-            move |error| AuditError {
-                path: path.to_owned(),
-                what,
-                error,
-            }
-        };
-        let opened = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(path);
+        let failed = |what| move |error| AuditError { path: path.to_owned(), what, error };
+        let opened = OpenOptions::new().create(true).read(true).append(true).open(path);
         let file = opened.map_err(failed("open"))?;
         let mut reader = BufReader::new(&file);
         let (mut whole, mut line) = (0, Vec::new());
-        while reader
-            .read_until(b'\n', &mut line)
-            .map_err(failed("read"))?
-            > 0
-        {
+        while reader.read_until(b'\n', &mut line).map_err(failed("read"))? > 0 {
             if line.ends_with(b"\n") {
                 whole += line.len() as u64;
             }
             line.clear();
         }
-        file.set_len(whole)
-            .map_err(failed("cut an unfinished line off"))?;
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-        })
+        file.set_len(whole).map_err(failed("cut an unfinished line off"))?;
+        Ok(Self { path: path.to_owned(), file })
     }
 
     /// Appends what a publication consumed; `step` is the run's number for the cycle.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn append(
-        &mut self,
-        publication: &Publication,
-        definition: &Definition,
-        step: u64,
-    ) -> Result<(), AuditError> {
+    pub fn append(&mut self, publication: &Publication, definition: &Definition, step: u64) -> Result<(), AuditError> {
         self.write(&lines(publication, definition, step))
     }
 
@@ -125,10 +102,7 @@ impl Audit {
     /// # Errors
     /// When the file cannot be written.
     pub fn rollback(&mut self, to_step: u64) -> Result<(), AuditError> {
-        self.write(&[Rollback {
-            rollback: true,
-            to_step,
-        }])
+        self.write(&[Rollback { rollback: true, to_step }])
     }
 
     /// One write for all lines.
@@ -138,11 +112,7 @@ impl Audit {
             serde_json::to_writer(&mut text, line).expect("invariant: lines are plain values");
             text.push(b'\n');
         }
-        self.file.write_all(&text).map_err(|error| AuditError {
-            path: self.path.clone(),
-            what: "append",
-            error,
-        })
+        self.file.write_all(&text).map_err(|error| AuditError { path: self.path.clone(), what: "append", error })
     }
 }
 
@@ -150,10 +120,7 @@ impl Audit {
 pub fn lines(publication: &Publication, definition: &Definition, step: u64) -> Vec<Line> {
     let version = publication.version.saturating_sub(1);
     let of = |row: &crate::catalog::Trained| {
-        let versions = row.span.unwrap_or(Span {
-            first: row.admitted,
-            last: row.admitted,
-        });
+        let versions = row.span.unwrap_or(Span { first: row.admitted, last: row.admitted });
         Line {
             task: definition.tasks[row.task.0 as usize].name.clone(),
             row: row.row,
@@ -180,18 +147,10 @@ pub fn surviving(path: &Path) -> Result<Vec<Line>, AuditError> {
         Line(Line),
         Rollback(Rollback),
     }
-    let failed = |what| {
-        move |error| AuditError {
-            path: path.to_owned(),
-            what,
-            error,
-        }
-    };
+    let failed = |what| move |error| AuditError { path: path.to_owned(), what, error };
     let mut lines: Vec<Line> = Vec::new();
     for line in BufReader::new(File::open(path).map_err(failed("open"))?).lines() {
-        match serde_json::from_str(&line.map_err(failed("read"))?)
-            .map_err(|error| failed("parse")(error.into()))?
-        {
+        match serde_json::from_str(&line.map_err(failed("read"))?).map_err(|error| failed("parse")(error.into()))? {
             Either::Line(line) => lines.push(line),
             Either::Rollback(Rollback { to_step, .. }) => lines.retain(|line| line.step <= to_step),
         }
@@ -213,17 +172,9 @@ mod tests {
             sample: row as u32 % 2,
             index: 0,
             admitted: cycle,
-            span: (row % 2 == 0).then_some(Span {
-                first: cycle.saturating_sub(1),
-                last: cycle,
-            }),
+            span: (row % 2 == 0).then_some(Span { first: cycle.saturating_sub(1), last: cycle }),
         };
-        Publication {
-            cycle: Some(cycle),
-            version: cycle + 1,
-            lineage: 2,
-            rows: rows.map(trained).collect(),
-        }
+        Publication { cycle: Some(cycle), version: cycle + 1, lineage: 2, rows: rows.map(trained).collect() }
     }
 
     #[test]
@@ -231,10 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("audit.jsonl");
         let definition = training(9);
-        Audit::open(&path)
-            .unwrap()
-            .append(&publication(4, 8..10), &definition, 5)
-            .unwrap();
+        Audit::open(&path).unwrap().append(&publication(4, 8..10), &definition, 5).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         let expected = r#"{"task":"actor","row":8,"group":4,"step":5,"lineage":2,"versions":{"first":3,"last":4},"admitted":4,"version":4,"lag":1}
 {"task":"actor","row":9,"group":4,"step":5,"lineage":2,"versions":{"first":4,"last":4},"admitted":4,"version":4,"lag":0}
@@ -251,20 +199,11 @@ mod tests {
         audit.append(&publication(0, 0..2), &definition, 1).unwrap();
         audit.append(&publication(1, 2..4), &definition, 2).unwrap();
         drop(audit);
-        OpenOptions::new()
-            .append(true)
-            .open(&path)
-            .unwrap()
-            .write_all(b"{\"task\":\"act")
-            .unwrap();
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"{\"task\":\"act").unwrap();
         let mut audit = Audit::open(&path).unwrap();
         audit.rollback(1).unwrap();
         audit.append(&publication(1, 4..6), &definition, 2).unwrap();
-        let rows: Vec<u64> = surviving(&path)
-            .unwrap()
-            .iter()
-            .map(|line| line.row.0)
-            .collect();
+        let rows: Vec<u64> = surviving(&path).unwrap().iter().map(|line| line.row.0).collect();
         assert_eq!(rows, [0, 1, 4, 5]);
     }
 }

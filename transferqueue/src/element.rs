@@ -7,9 +7,7 @@ use crate::schema::Dtype;
 /// A Rust type that a column can hold without conversion.
 ///
 /// Implemented for `f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool`; sealed, since the set is the wire format's.
-pub trait Element:
-    sealed::Cast + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static
-{
+pub trait Element: sealed::Cast + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static {
     /// The column type it stands for.
     const DTYPE: Dtype;
 }

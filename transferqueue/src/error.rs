@@ -46,10 +46,7 @@ pub enum Error {
     Broken { what: String },
     /// The other side speaks another protocol.
     #[error("the catalog answered `{command}` with {found}: both sides must be of one version")]
-    Protocol {
-        command: &'static str,
-        found: String,
-    },
+    Protocol { command: &'static str, found: String },
 }
 
 impl Error {

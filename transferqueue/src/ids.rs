@@ -58,9 +58,7 @@ id!(
 );
 
 /// Store time in milliseconds: monotonic within one life of the store, set by the caller of `decide`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Millis(pub u64);
 
@@ -82,11 +80,7 @@ pub struct Rows {
 impl Rows {
     /// The `len` rows starting at `first`.
     pub fn run(first: RowId, len: u64) -> Self {
-        let runs = if len == 0 {
-            Vec::new()
-        } else {
-            vec![(first.0, len)]
-        };
+        let runs = if len == 0 { Vec::new() } else { vec![(first.0, len)] };
         Self { runs }
     }
 
@@ -136,16 +130,12 @@ impl Rows {
 
     /// Whether the row is in the set.
     pub fn contains(&self, row: RowId) -> bool {
-        self.runs
-            .iter()
-            .any(|&(first, len)| (first..first + len).contains(&row.0))
+        self.runs.iter().any(|&(first, len)| (first..first + len).contains(&row.0))
     }
 
     /// The rows one by one, in order.
     pub fn iter(&self) -> impl Iterator<Item = RowId> + '_ {
-        self.runs
-            .iter()
-            .flat_map(|&(first, len)| (first..first + len).map(RowId))
+        self.runs.iter().flat_map(|&(first, len)| (first..first + len).map(RowId))
     }
 }
 
@@ -182,18 +172,11 @@ impl FromStr for Rows {
     fn from_str(text: &str) -> Result<Self, NotRows> {
         let mut rows = Self::default();
         let wrong = || NotRows(text.to_owned());
-        for part in text
-            .split(',')
-            .map(str::trim)
-            .filter(|part| !part.is_empty())
-        {
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let first: u64 = first.parse().map_err(|_| wrong())?;
             let last: u64 = last.parse().map_err(|_| wrong())?;
-            let len = last
-                .checked_sub(first)
-                .and_then(|gap| gap.checked_add(1))
-                .ok_or_else(wrong)?;
+            let len = last.checked_sub(first).and_then(|gap| gap.checked_add(1)).ok_or_else(wrong)?;
             rows.push_run(RowId(first), len);
         }
         Ok(rows)
@@ -207,10 +190,7 @@ mod tests {
     #[test]
     fn rows_are_read_as_they_are_shown() {
         let rows: Rows = "4-6,9,2-3".parse().unwrap();
-        assert_eq!(
-            (rows.runs(), rows.to_string().as_str()),
-            (&[(4, 3), (9, 1), (2, 2)][..], "4-6,9,2-3")
-        );
+        assert_eq!((rows.runs(), rows.to_string().as_str()), (&[(4, 3), (9, 1), (2, 2)][..], "4-6,9,2-3"));
         for wrong in ["6-4", "a", "1-", "0-18446744073709551615"] {
             assert!(wrong.parse::<Rows>().is_err(), "{wrong}");
         }
@@ -219,10 +199,7 @@ mod tests {
     #[test]
     fn taking_rows_away_keeps_the_order_of_the_others() {
         let rows: Rows = "10-14,0-3".parse().unwrap();
-        assert_eq!(
-            rows.without(&"11,2-3,99".parse().unwrap()).to_string(),
-            "10,12-14,0-1"
-        );
+        assert_eq!(rows.without(&"11,2-3,99".parse().unwrap()).to_string(), "10,12-14,0-1");
         assert!(rows.contains(RowId(3)) && !rows.contains(RowId(4)));
     }
 }

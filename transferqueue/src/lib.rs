@@ -2,7 +2,7 @@
 //! consumption is exactly-once.
 //!
 //! A [`Store`] has two halves. The [`catalog`] knows rows, columns, leases, batches and weight versions, and never sees
-//! a tensor's bytes; a [`unit`] holds bytes as Arrow buffers, and never knows what they mean. Workers open a [`Session`],
+//! a tensor's bytes; a [unit](mod@unit) holds bytes as Arrow buffers, and never knows what they mean. Workers open a [`Session`],
 //! *claim* rows whose input columns are ready, read just those columns as a [`Batch`] of views (no copy), and *commit*
 //! [`Outputs`] under the same rows: in one event the outputs become visible and the inputs consumed. A worker that
 //! dies gives its rows back. Bytes are freed when every declared reader is done; nothing is evicted.
@@ -78,10 +78,7 @@ pub use catalog::command::{BatchRef, CutRef, NewRow, RowHead, Span, Tag, Tags, V
 pub use catalog::{Refusal, definition::Definition};
 pub use element::Element;
 pub use error::Error;
-pub use ids::{
-    ChunkId, ColumnId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId,
-    TaskId,
-};
+pub use ids::{ChunkId, ColumnId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
 pub use log::Flush;
 pub use outputs::{OutputError, Outputs};
 pub use schema::{Column, Dtype, Kind};

@@ -22,12 +22,7 @@ pub trait Link: Send + Sync {
     ///
     /// # Errors
     /// [`Error::Refused`]; [`Error::Deadline`] with what is waited for; [`Error::Stopped`]; [`Error::Broken`].
-    fn call(
-        &self,
-        session: Option<SessionId>,
-        command: Command,
-        deadline: Option<Instant>,
-    ) -> Result<Reply, Error>;
+    fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error>;
 
     /// A fresh pointer to rows (all live ones for `None`) and columns, without a lease: it holds nothing.
     ///

@@ -104,12 +104,6 @@ pub struct Column {
 impl Column {
     /// A column that is freed once its declared readers are done.
     pub fn new(name: impl Into<String>, kind: Kind) -> Self {
-        Self {
-            name: name.into(),
-            kind,
-            attributes: BTreeMap::new(),
-            keep: false,
-            max_bytes: None,
-        }
+        Self { name: name.into(), kind, attributes: BTreeMap::new(), keep: false, max_bytes: None }
     }
 }

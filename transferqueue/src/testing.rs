@@ -6,8 +6,8 @@ use crate::{
     catalog::{
         command::{NewRow, Span},
         definition::{
-            Birth, CutGrain, Definition, Gate, Grain, Model, OnPublication, Order, Partition,
-            Schedule, Task, Trains, WeightRule,
+            Birth, CutGrain, Definition, Gate, Grain, Model, OnPublication, Order, Partition, Schedule, Task, Trains,
+            WeightRule,
         },
     },
     ids::PartitionId,
@@ -24,21 +24,8 @@ pub(crate) fn soon() -> Instant {
 
 /// 4 groups of 2 a cycle in 2 mini-batches, on policy.
 pub(crate) fn training(cycles: u64) -> Definition {
-    let ragged = |name: &str, dtype| {
-        Column::new(
-            name,
-            Kind::Ragged {
-                dtype,
-                inner: vec![],
-            },
-        )
-    };
-    let names = |names: &[&str]| {
-        names
-            .iter()
-            .map(|name| (*name).to_owned())
-            .collect::<Vec<_>>()
-    };
+    let ragged = |name: &str, dtype| Column::new(name, Kind::Ragged { dtype, inner: vec![] });
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let task = |name: &str, reads: &[&str], writes: &[&str], per| Task {
         reads: names(reads),
         writes: names(writes),
@@ -50,23 +37,14 @@ pub(crate) fn training(cycles: u64) -> Definition {
         partitions: vec![
             Partition {
                 name: "prompts".into(),
-                columns: vec![
-                    ragged("prompt", Dtype::I32),
-                    Column::new("truth", Kind::Json),
-                ],
+                columns: vec![ragged("prompt", Dtype::I32), Column::new("truth", Kind::Json)],
                 birth: Birth::Put { capacity: Some(6) },
             },
             Partition {
                 name: "samples".into(),
                 columns: vec![
                     ragged("response", Dtype::I32),
-                    Column::new(
-                        "reward",
-                        Kind::Dense {
-                            dtype: Dtype::F32,
-                            shape: vec![],
-                        },
-                    ),
+                    Column::new("reward", Kind::Dense { dtype: Dtype::F32, shape: vec![] }),
                     ragged("advantages", Dtype::F32),
                 ],
                 birth: Birth::Expand {
@@ -80,29 +58,13 @@ pub(crate) fn training(cycles: u64) -> Definition {
         tasks: vec![
             task("rollout", &["prompt"], &["response"], Grain::Row),
             task("reward", &["response", "truth"], &["reward"], Grain::Row),
-            task(
-                "advantage",
-                &["response", "reward"],
-                &["advantages"],
-                Grain::Group,
-            ),
+            task("advantage", &["response", "reward"], &["advantages"], Grain::Group),
             Task {
-                trains: Some(Trains {
-                    model: "policy".into(),
-                    from_cycle: 0,
-                }),
-                ..task(
-                    "actor",
-                    &["prompt", "response", "advantages"],
-                    &[],
-                    Grain::Mini,
-                )
+                trains: Some(Trains { model: "policy".into(), from_cycle: 0 }),
+                ..task("actor", &["prompt", "response", "advantages"], &[], Grain::Mini)
             },
         ],
-        models: vec![Model {
-            name: "policy".into(),
-            keep_initial: false,
-        }],
+        models: vec![Model { name: "policy".into(), keep_initial: false }],
         schedule: Some(Schedule {
             partition: "samples".into(),
             groups_per_cycle: 4,
@@ -124,37 +86,19 @@ pub(crate) fn training(cycles: u64) -> Definition {
 pub(crate) fn publish(session: &Session, cycle: Option<u64>, version: u64) {
     let columns = vec![Column::new("data", Kind::Binary)];
     let name = format!("weights/policy/{}.{version}", session.id());
-    let partition = Partition {
-        name,
-        columns,
-        birth: Birth::Put { capacity: None },
-    };
+    let partition = Partition { name, columns, birth: Birth::Put { capacity: None } };
     let weights = session.create_partition(partition).unwrap();
-    let key = NewRow {
-        key: Some("w".into()),
-        ..NewRow::default()
-    };
-    session
-        .put(
-            weights,
-            vec![key],
-            Outputs::new().binary("data", [format!("weights {version}")]),
-            soon(),
-        )
-        .unwrap();
+    let key = NewRow { key: Some("w".into()), ..NewRow::default() };
+    session.put(weights, vec![key], Outputs::new().binary("data", [format!("weights {version}")]), soon()).unwrap();
     session.close_partition(weights).unwrap();
-    assert_eq!(
-        session.offer("policy", cycle, Some(weights), None).unwrap(),
-        Some(version)
-    );
+    assert_eq!(session.offer("policy", cycle, Some(weights), None).unwrap(), Some(version));
 }
 
 /// Puts prompts `from..to`; prompt `i` is `[i, i + 1]` with truth `{"answer": 2 i}`.
 pub(crate) fn feed(session: &Session, from: i32, to: i32) {
     for i in from..to {
-        let cells = Outputs::new()
-            .ragged("prompt", [[i, i + 1]])
-            .json("truth", [serde_json::json!({ "answer": 2 * i })]);
+        let cells =
+            Outputs::new().ragged("prompt", [[i, i + 1]]).json("truth", [serde_json::json!({ "answer": 2 * i })]);
         match session.put(PartitionId(0), vec![NewRow::default()], cells, soon()) {
             Err(error) if error.is_ended() => return,
             result => drop(result.unwrap()),
@@ -171,52 +115,31 @@ pub(crate) fn step(session: &Session, task: &str) -> bool {
     match task {
         "rollout" => {
             let prompts = batch.ragged::<i32>("prompt").unwrap();
-            let responses: Vec<Vec<i32>> = prompts
-                .iter()
-                .map(|prompt| prompt.iter().map(|t| t * 2).collect())
-                .collect();
+            let responses: Vec<Vec<i32>> =
+                prompts.iter().map(|prompt| prompt.iter().map(|t| t * 2).collect()).collect();
             let mut outputs = Outputs::new().ragged("response", responses);
             for head in lease.heads() {
-                outputs = outputs.note(
-                    head.row,
-                    Default::default(),
-                    Some(Span {
-                        first: head.version,
-                        last: head.version,
-                    }),
-                );
+                outputs =
+                    outputs.note(head.row, Default::default(), Some(Span { first: head.version, last: head.version }));
             }
             lease.commit(outputs).unwrap();
         }
         "reward" => {
             let responses = batch.ragged::<i32>("response").unwrap();
             let truths = batch.json("truth").unwrap();
-            let right = |i: usize| {
-                truths.parse::<serde_json::Value>(i).unwrap()["answer"] == responses.row(i)[0]
-            };
+            let right = |i: usize| truths.parse::<serde_json::Value>(i).unwrap()["answer"] == responses.row(i)[0];
             let rewards: Vec<f32> = (0..batch.len()).map(|i| f32::from(right(i))).collect();
-            lease
-                .commit(Outputs::new().dense("reward", rewards))
-                .unwrap();
+            lease.commit(Outputs::new().dense("reward", rewards)).unwrap();
         }
         "advantage" => {
             let rewards = batch.dense::<f32>("reward").unwrap().to_vec();
             let lens = batch.ragged::<i32>("response").unwrap().lens();
             lease
-                .commit(Outputs::new().ragged(
-                    "advantages",
-                    rewards.iter().zip(lens).map(|(r, n)| vec![*r; n]),
-                ))
+                .commit(Outputs::new().ragged("advantages", rewards.iter().zip(lens).map(|(r, n)| vec![*r; n])))
                 .unwrap();
         }
         "actor" => {
-            assert!(
-                batch
-                    .ragged::<f32>("advantages")
-                    .unwrap()
-                    .iter()
-                    .all(|row| row == [1.0, 1.0])
-            );
+            assert!(batch.ragged::<f32>("advantages").unwrap().iter().all(|row| row == [1.0, 1.0]));
             let cut = lease.cut().unwrap().clone();
             drop(batch);
             lease.commit(Outputs::new()).unwrap();

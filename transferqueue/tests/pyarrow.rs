@@ -19,56 +19,22 @@ fn columns() -> (Vec<Column>, Outputs) {
             columns.push(Column::new(format!("{shape}_{dtype}"), kind));
             columns[columns.len() - 1].name.clone()
         };
-        let scalar = add(
-            "scalar",
-            Kind::Dense {
-                dtype,
-                shape: vec![],
-            },
-        );
-        let tensor = add(
-            "tensor",
-            Kind::Dense {
-                dtype,
-                shape: vec![2, 1],
-            },
-        );
-        let ragged = add(
-            "ragged",
-            Kind::Ragged {
-                dtype,
-                inner: vec![],
-            },
-        );
-        let steps = add(
-            "steps",
-            Kind::Ragged {
-                dtype,
-                inner: vec![2],
-            },
-        );
+        let scalar = add("scalar", Kind::Dense { dtype, shape: vec![] });
+        let tensor = add("tensor", Kind::Dense { dtype, shape: vec![2, 1] });
+        let ragged = add("ragged", Kind::Ragged { dtype, inner: vec![] });
+        let steps = add("steps", Kind::Ragged { dtype, inner: vec![2] });
         outputs
             .dense(scalar, &values[..3])
             .dense(tensor, values)
             .ragged::<T>(ragged, [&values[..1], &values[1..1], &values[1..]])
             .ragged::<T>(steps, [&values[..2], &values[2..2], &values[2..]])
     }
-    let mut columns = vec![
-        Column::new("text", Kind::Utf8),
-        Column::new("bytes", Kind::Binary),
-        Column::new("json", Kind::Json),
-    ];
+    let mut columns =
+        vec![Column::new("text", Kind::Utf8), Column::new("bytes", Kind::Binary), Column::new("json", Kind::Json)];
     let outputs = Outputs::new()
         .utf8("text", ["", "é", "abc"])
         .binary("bytes", [&b""[..], b"\0\xff", b"x"])
-        .json(
-            "json",
-            [
-                serde_json::json!({"a": [1]}),
-                serde_json::json!(null),
-                serde_json::json!("s"),
-            ],
-        );
+        .json("json", [serde_json::json!({"a": [1]}), serde_json::json!(null), serde_json::json!("s")]);
     let c = &mut columns;
     let outputs = of(c, outputs, [0f64, 1., 2., 3., 4., 5.]);
     let outputs = of(c, outputs, [0f32, 1., 2., 3., 4., 5.]);
@@ -122,10 +88,7 @@ print("read by pyarrow", pa.__version__)
 #[test]
 fn stock_pyarrow_reads_every_kind() {
     let python = std::env::var("TQ_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let there = Command::new(&python)
-        .args(["-c", "import pyarrow, numpy"])
-        .stderr(Stdio::null())
-        .status();
+    let there = Command::new(&python).args(["-c", "import pyarrow, numpy"]).stderr(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
         println!(
             "skipped: pyarrow not found (`{python} -m pip install pyarrow numpy`, or name an interpreter in TQ_PYTHON)"
@@ -133,19 +96,11 @@ fn stock_pyarrow_reads_every_kind() {
         return;
     }
     let (columns, outputs) = columns();
-    let batch = Batch::detached(&columns, 3, outputs)
-        .unwrap()
-        .gather()
-        .unwrap();
+    let batch = Batch::detached(&columns, 3, outputs).unwrap().gather().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("all.arrow");
     write(&path, &batch);
-    let checked = Command::new(&python)
-        .arg("-c")
-        .arg(CHECK)
-        .arg(&path)
-        .status()
-        .unwrap();
+    let checked = Command::new(&python).arg("-c").arg(CHECK).arg(&path).status().unwrap();
     assert!(checked.success());
 }
 
@@ -155,9 +110,5 @@ fn write(path: &Path, batch: &RecordBatch) {
     writer.write(batch).unwrap();
     writer.finish().unwrap();
     let dtypes = [Dtype::Bf16, Dtype::Bool];
-    assert!(
-        dtypes
-            .iter()
-            .all(|dtype| schema.field_with_name(&format!("scalar_{dtype}")).is_ok())
-    );
+    assert!(dtypes.iter().all(|dtype| schema.field_with_name(&format!("scalar_{dtype}")).is_ok()));
 }

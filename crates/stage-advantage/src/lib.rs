@@ -36,20 +36,27 @@ impl Advantage {
 
 impl Map for Advantage {
     fn ports(&self) -> Ports {
-        let mut inputs = vec![Input::new("token_level_rewards", ragged_f32()).from_first_of(&["token_level_rewards", "token_level_scores"])];
+        let mut inputs = vec![
+            Input::new("token_level_rewards", ragged_f32())
+                .from_first_of(&["token_level_rewards", "token_level_scores"]),
+        ];
         if self.needs(Column::Values) {
             inputs.push(Input::new("values", ragged_f32()));
         }
         if self.needs(Column::OldLogProbs) {
-            inputs.push(Input::new("old_log_probs", ragged_f32()).from_first_of(&["old_log_probs", "rollout_log_probs"]));
+            inputs
+                .push(Input::new("old_log_probs", ragged_f32()).from_first_of(&["old_log_probs", "rollout_log_probs"]));
         }
         let per = match self.estimator.scope() {
             Scope::Row | Scope::Group => Per::Group,
             Scope::Batch => Per::Cycle,
         };
-        Ports::new(inputs, vec![Output::new("advantages", ragged_f32()), Output::new("returns", ragged_f32()).optional()])
-            .per(per)
-            .configured_by(&["algorithm"])
+        Ports::new(
+            inputs,
+            vec![Output::new("advantages", ragged_f32()), Output::new("returns", ragged_f32()).optional()],
+        )
+        .per(per)
+        .configured_by(&["algorithm"])
     }
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
@@ -57,7 +64,8 @@ impl Map for Advantage {
             bail!("this estimator takes a statistic over the whole batch; claim `per: cycle`");
         }
         let layout = Layout::from_lengths(batch.ragged::<f32>("token_level_rewards")?.lens());
-        let flat = |name: &str| -> Result<Vec<f32>> { Ok(batch.ragged::<f32>(name)?.iter().flatten().copied().collect()) };
+        let flat =
+            |name: &str| -> Result<Vec<f32>> { Ok(batch.ragged::<f32>(name)?.iter().flatten().copied().collect()) };
         let rewards = flat("token_level_rewards")?;
         let groups: Vec<u64> = batch.heads().iter().map(|head| head.group.0).collect();
         let values = self.needs(Column::Values).then(|| flat("values")).transpose()?;
@@ -81,11 +89,19 @@ impl Register for Advantage {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let a: Algorithm = parameters.get("algorithm")?;
-        let params = Params { gamma: a.gamma, lam: a.lam, norm_adv_by_std_in_grpo: a.norm_adv_by_std_in_grpo, ..Params::default() };
+        let params = Params {
+            gamma: a.gamma,
+            lam: a.lam,
+            norm_adv_by_std_in_grpo: a.norm_adv_by_std_in_grpo,
+            ..Params::default()
+        };
         let estimator = Registry::builtin().get(&a.adv_estimator, &params).context("algorithm.adv_estimator")?;
         for column in [Column::SumPiSquared, Column::RewardBaselines, Column::Components] {
             if estimator.needs().contains(&column) {
-                bail!("algorithm.adv_estimator `{}` reads a column that no built-in stage writes ({column:?})", a.adv_estimator);
+                bail!(
+                    "algorithm.adv_estimator `{}` reads a column that no built-in stage writes ({column:?})",
+                    a.adv_estimator
+                );
             }
         }
         Ok(Self { estimator })

@@ -2,7 +2,7 @@
 //!
 //! The n-th row ever put is a pure function of (files, seed, n), so the store's count of rows born is the whole cursor: a
 //! resumed run goes on with the next row. Puts wait when enough prompts are queued; a partition that is read in rounds
-//! (validation) is filled once, in file order, and closed.
+//! (validation) is filled once, in file order unless `data.validation_shuffle`, and closed.
 
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use transferqueue::{Error, NewRow};
 pub struct Config {
     /// Parquet files in verl's layout, in order.
     pub files: Vec<String>,
-    /// Put every row once, in file order, and close the partition (validation).
+    /// Put every row once and close the partition (validation).
     pub once: bool,
     /// Stop after this many rows of the files.
     pub limit: Option<usize>,
@@ -33,14 +33,57 @@ pub struct Source {
 /// Rows put at once.
 const BLOCK: u64 = 64;
 
+impl Config {
+    /// For `files`, with the limit that the parameters set: `data.val_max_samples` with `once`, else
+    /// `data.train_max_samples` (negative: none).
+    ///
+    /// # Errors
+    /// When the limit is 0 or no number.
+    pub fn new(files: Vec<String>, once: bool, parameters: &Parameters) -> Result<Self> {
+        let key = if once { "data.val_max_samples" } else { "data.train_max_samples" };
+        let limit: i64 = parameters.get_or(key, -1)?;
+        ensure!(limit != 0, "parameter `{key}` is 0; expected -1 (all) or at least 1 row");
+        Ok(Self { files, once, limit: usize::try_from(limit).ok() })
+    }
+
+    /// Prompts that these files come to: what the plan's length in epochs is counted in.
+    ///
+    /// # Errors
+    /// When files or parameters do not suit.
+    pub fn count(self, parameters: &Parameters) -> Result<u64> {
+        let source = Source { config: self };
+        let filtered = parameters.get_or("data.filter_overlong_prompts", false)?;
+        Ok(if filtered { source.prompts(parameters)?.len() } else { source.dataset(parameters)?.len() } as u64)
+    }
+}
+
 impl Source {
-    fn prompts(&self, parameters: &Parameters) -> Result<PromptSet> {
+    fn dataset(&self, parameters: &Parameters) -> Result<Dataset> {
         let options = ReadOptions {
             prompt_key: parameters.get_or("data.prompt_key", "prompt".to_owned())?,
+            data_source_key: parameters.get_or("data.reward_fn_key", "data_source".to_owned())?,
             limit: self.config.limit,
             ..ReadOptions::default()
         };
-        let dataset = Dataset::read(&self.config.files, &options)?;
+        Ok(Dataset::read(&self.config.files, &options)?)
+    }
+
+    /// In which order the prompts are put: seeded by `data.seed`, or else by the run's seed.
+    fn order(&self, prompts: usize, run_seed: u64, parameters: &Parameters) -> Result<Order> {
+        let shuffle = if self.config.once {
+            parameters.get_or("data.validation_shuffle", false)?
+        } else {
+            parameters.get_or("data.shuffle", true)?
+        };
+        Ok(if shuffle {
+            Order::shuffled(prompts, parameters.get_or("data.seed", run_seed)?)
+        } else {
+            Order::sequential(prompts)
+        })
+    }
+
+    fn prompts(&self, parameters: &Parameters) -> Result<PromptSet> {
+        let dataset = self.dataset(parameters)?;
         let folder = parameters.tokenizer_path()?;
         let tokenizer = Tokenizer::load(&folder).with_context(|| format!("tokenizer of `{}`", folder.display()))?;
         let truncation: Truncation = parameters.get_or("data.truncation", "error".to_owned())?.parse()?;
@@ -50,7 +93,13 @@ impl Source {
             truncation,
         };
         let prompts = PromptSet::prepare(&dataset, &tokenizer, &options)?;
-        ensure!(prompts.len() > 0, "no prompt is left of {:?}; {} were longer than {} tokens", self.config.files, prompts.filtered(), options.max_length);
+        ensure!(
+            prompts.len() > 0,
+            "no prompt is left of {:?}; {} were longer than {} tokens",
+            self.config.files,
+            prompts.filtered(),
+            options.max_length
+        );
         Ok(prompts)
     }
 }
@@ -74,8 +123,7 @@ impl Stage for Source {
         let served = cx.served().first().context("the source serves no partition")?.clone();
         let session = cx.session();
         let partition = session.partition(&served.partition)?;
-        let shuffle = !self.config.once && cx.parameters().get_or("data.shuffle", true)?;
-        let order = if shuffle { Order::shuffled(prompts.len(), cx.seed()) } else { Order::sequential(prompts.len()) };
+        let order = self.order(prompts.len(), cx.seed(), cx.parameters())?;
         let mut next = session.born(partition)?;
         let end = if self.config.once { prompts.len() as u64 } else { u64::MAX };
         while next < end {
@@ -104,5 +152,62 @@ impl Register for Source {
 
     fn new(config: Config, _: &Parameters) -> Result<Self> {
         Ok(Self { config })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn parameters(data: Value) -> Parameters {
+        Parameters::new(json!({ "data": data }))
+    }
+
+    fn order(once: bool, data: Value) -> Vec<usize> {
+        let source = Source { config: Config { once, ..Config::default() } };
+        let order = source.order(50, 1, &parameters(data)).expect("valid parameters");
+        (0..50).map(|ordinal| order.at(ordinal)).collect()
+    }
+
+    #[test]
+    fn the_order_follows_the_parameters_and_else_the_runs_seed() {
+        let in_files: Vec<usize> = (0..50).collect();
+        assert_eq!(order(false, json!({"shuffle": false})), in_files);
+        assert_eq!(order(true, json!({"shuffle": true})), in_files, "validation is shuffled on its own word");
+        assert_ne!(order(true, json!({"validation_shuffle": true})), in_files);
+        let seeded = order(false, json!({"shuffle": true, "seed": null}));
+        assert_ne!(seeded, in_files);
+        assert_eq!(order(false, json!({"shuffle": true, "seed": 1})), seeded);
+        assert_ne!(order(false, json!({"shuffle": true, "seed": 2})), seeded);
+    }
+
+    #[test]
+    fn the_limit_is_that_of_the_files_use() {
+        let limits = parameters(json!({"train_max_samples": -1, "val_max_samples": 16}));
+        assert_eq!(Config::new(vec![], false, &limits).expect("valid").limit, None);
+        assert_eq!(Config::new(vec![], true, &limits).expect("valid").limit, Some(16));
+        let refused = Config::new(vec![], false, &parameters(json!({"train_max_samples": 0}))).expect_err("no rows");
+        assert!(refused.to_string().contains("data.train_max_samples"), "{refused}");
+    }
+
+    #[test]
+    fn what_is_counted_is_what_the_parameters_leave() {
+        let written = tempfile::tempdir().expect("folder");
+        let digits = tq_data::digits::write(written.path(), &tq_data::digits::Options { seed: 1, held_out: 160 })
+            .expect("digits");
+        let count = |data: Value| {
+            let tree = json!({"data": data, "actor_rollout_ref": {"model": {"path": digits.model}}});
+            let parameters = Parameters::new(tree);
+            Config::new(vec![digits.train.display().to_string()], false, &parameters).and_then(|c| c.count(&parameters))
+        };
+        assert_eq!(count(json!({})).expect("all"), 650);
+        assert_eq!(count(json!({"train_max_samples": 100})).expect("the first"), 100);
+        let filtered = |longest: u64| count(json!({"filter_overlong_prompts": true, "max_prompt_length": longest}));
+        assert_eq!(filtered(16).expect("none is longer"), 650);
+        assert!(filtered(4).is_err(), "all are longer");
+        let missing = count(json!({"reward_fn_key": "nobody"})).expect_err("no such column");
+        assert!(missing.to_string().contains("nobody"), "{missing}");
     }
 }

@@ -33,7 +33,9 @@ impl Map for KlReward {
         Ports::new(
             vec![
                 Input::new("token_level_scores", ragged_f32()),
-                Input::new("old_log_probs", ragged_f32()).from_first_of(&["old_log_probs", "rollout_log_probs"]).requires("distribution", "full"),
+                Input::new("old_log_probs", ragged_f32())
+                    .from_first_of(&["old_log_probs", "rollout_log_probs"])
+                    .requires("distribution", "full"),
                 Input::new("ref_log_probs", ragged_f32()),
             ],
             vec![Output::new("token_level_rewards", ragged_f32())],
@@ -45,8 +47,16 @@ impl Map for KlReward {
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
         let scores = batch.ragged::<f32>("token_level_scores")?;
         let layout = Layout::from_lengths(scores.lens());
-        let flat = |name: &str| -> Result<Vec<f32>> { Ok(batch.ragged::<f32>(name)?.iter().flatten().copied().collect()) };
-        let kl = in_reward(&layout, &flat("token_level_scores")?, &flat("old_log_probs")?, &flat("ref_log_probs")?, self.penalty, self.coefficient)?;
+        let flat =
+            |name: &str| -> Result<Vec<f32>> { Ok(batch.ragged::<f32>(name)?.iter().flatten().copied().collect()) };
+        let kl = in_reward(
+            &layout,
+            &flat("token_level_scores")?,
+            &flat("old_log_probs")?,
+            &flat("ref_log_probs")?,
+            self.penalty,
+            self.coefficient,
+        )?;
         if let Some(cut) = cx.cut() {
             let report = cx.stage().report();
             report.metric(cut.cycle, "actor/reward_kl_penalty", kl.current_kl, layout.rows() as f64);

@@ -13,16 +13,22 @@ use tq_model_stage::{
     pack::{Bounds, by_row},
     placement,
 };
-use tq_stage::{Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, ragged_f32, ragged_i64};
+use tq_stage::{
+    Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, Version, ragged_f32, ragged_i64,
+};
 
-/// Settings of the stage: none; bounds are in `actor_rollout_ref.ref`.
+/// Settings of the stage: none; bounds of the reference are in `actor_rollout_ref.ref`, all others in
+/// `actor_rollout_ref.rollout`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {}
 
 /// The stage.
 pub struct LogProb {
-    bounds: Bounds,
+    /// With the initial weights.
+    reference: Bounds,
+    /// With any other.
+    old: Bounds,
     temperature: f64,
     model: Option<Follower>,
 }
@@ -35,7 +41,7 @@ impl Map for LogProb {
         )
         .model("causal-lm")
         .per(Per::Mini)
-        .configured_by(&["actor_rollout_ref.ref"])
+        .configured_by(&["actor_rollout_ref.ref", "actor_rollout_ref.rollout"])
     }
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
@@ -44,9 +50,13 @@ impl Map for LogProb {
             self.model = Some(Follower::new(cx.stage(), Head::Lm, placement)?);
         }
         let model = self.model.as_mut().context("the model was opened above")?.at(cx.cut().map(|cut| cut.cycle))?;
+        let bounds = if cx.stage().model()?.version == Some(Version::Initial) { self.reference } else { self.old };
         let mut rows = Vec::with_capacity(batch.len());
-        for micro in Sequences::read(batch)?.micros(self.bounds)? {
-            rows.extend(by_row(&micro.packed, &model.score(&micro.packed, &Want::log_probs(self.temperature))?.log_probs));
+        for micro in Sequences::read(batch)?.micros(bounds)? {
+            rows.extend(by_row(
+                &micro.packed,
+                &model.score(&micro.packed, &Want::log_probs(self.temperature))?.log_probs,
+            ));
         }
         Ok(Outputs::new().ragged("log_probs", rows))
     }
@@ -57,12 +67,30 @@ impl Register for LogProb {
     type Config = Config;
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
-        let section = "actor_rollout_ref.ref";
-        let bounds = Bounds::from_parameters(
-            parameters,
-            &format!("{section}.log_prob_micro_batch_size_per_gpu"),
-            &format!("{section}.log_prob_max_token_len_per_gpu"),
-        )?;
-        Ok(Self { bounds, temperature: parameters.get("actor_rollout_ref.rollout.temperature")?, model: None })
+        let bounds = |section: &str| {
+            let (rows, tokens) = (
+                format!("{section}.log_prob_micro_batch_size_per_gpu"),
+                format!("{section}.log_prob_max_token_len_per_gpu"),
+            );
+            Bounds::from_parameters(parameters, &rows, &tokens)
+        };
+        let (reference, old) = (bounds("actor_rollout_ref.ref")?, bounds("actor_rollout_ref.rollout")?);
+        Ok(Self { reference, old, temperature: parameters.get("actor_rollout_ref.rollout.temperature")?, model: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_reference_and_the_old_policy_have_bounds_of_their_own() {
+        let section = |rows, tokens| json!({"temperature": 1.0, "log_prob_micro_batch_size_per_gpu": rows, "log_prob_max_token_len_per_gpu": tokens});
+        let tree = json!({"actor_rollout_ref": {"ref": section(2, 100), "rollout": section(3, 200)}});
+        let stage = LogProb::new(Config::default(), &Parameters::new(tree)).expect("valid parameters");
+        assert_eq!(stage.reference, Bounds { rows: 2, tokens: 100 });
+        assert_eq!(stage.old, Bounds { rows: 3, tokens: 200 });
     }
 }

@@ -51,12 +51,21 @@ pub(crate) fn describe(mini: &Columns, batch: &Batch, version: u64, longest: Lon
         })?;
         found.iter().for_each(|(name, value)| sums.mean(name, value, rows));
     }
-    let lags: Vec<f64> = batch.heads().iter().map(|head| version.saturating_sub(head.span.map_or(head.version, |s| s.first)) as f64).collect();
+    let lags: Vec<f64> = batch
+        .heads()
+        .iter()
+        .map(|head| version.saturating_sub(head.span.map_or(head.version, |s| s.first)) as f64)
+        .collect();
     sums.mean("lag/mean", lags.iter().sum::<f64>() / rows, rows);
     sums.mean("lag/max", lags.iter().copied().fold(0.0, f64::max), rows);
     sums.part("perf/total_num_tokens", mini.sequences.total_tokens() as f64);
     if let Some(rollout) = &mini.rollout_log_probs {
-        let gaps: Vec<f64> = mini.old_log_probs.iter().zip(rollout).map(|(&old, &ro)| (f64::from(old).exp() - f64::from(ro).exp()).abs()).collect();
+        let gaps: Vec<f64> = mini
+            .old_log_probs
+            .iter()
+            .zip(rollout)
+            .map(|(&old, &ro)| (f64::from(old).exp() - f64::from(ro).exp()).abs())
+            .collect();
         let tokens = gaps.len() as f64;
         sums.mean("training/rollout_probs_diff_mean", gaps.iter().sum::<f64>() / tokens.max(1.0), tokens);
         sums.mean("training/rollout_probs_diff_max", gaps.iter().copied().fold(0.0, f64::max), tokens);

@@ -109,9 +109,15 @@ impl Objective for Policy {
             loss_scale_factor: actor.loss_scale_factor,
             entropy_coeff: actor.entropy_coeff,
             calculate_entropy: actor.calculate_entropy || actor.entropy_coeff != 0.0,
-            kl: actor.use_kl_loss.then(|| Ok::<_, anyhow::Error>((actor.kl_loss_type.parse()?, actor.kl_loss_coef))).transpose()?,
+            kl: actor
+                .use_kl_loss
+                .then(|| Ok::<_, anyhow::Error>((actor.kl_loss_type.parse()?, actor.kl_loss_coef)))
+                .transpose()?,
             temperature: parameters.get("actor_rollout_ref.rollout.temperature")?,
-            longest: Longest { prompt: parameters.get("data.max_prompt_length")?, response: parameters.get("data.max_response_length")? },
+            longest: Longest {
+                prompt: parameters.get("data.max_prompt_length")?,
+                response: parameters.get("data.max_response_length")?,
+            },
         })
     }
 
@@ -119,7 +125,9 @@ impl Objective for Policy {
         let mut inputs = vec![
             Input::new("prompt", ragged_i64()),
             Input::new("responses", ragged_i64()),
-            Input::new("old_log_probs", ragged_f32()).from_first_of(&["old_log_probs", "rollout_log_probs"]).requires("distribution", "full"),
+            Input::new("old_log_probs", ragged_f32())
+                .from_first_of(&["old_log_probs", "rollout_log_probs"])
+                .requires("distribution", "full"),
             Input::new("advantages", ragged_f32()),
             Input::new("rollout_log_probs", ragged_f32()).optional(),
             Input::new("token_level_scores", ragged_f32()).optional(),
@@ -132,7 +140,11 @@ impl Objective for Policy {
     }
 
     fn want(&self) -> Want {
-        if self.calculate_entropy { Want::log_probs_and_entropy(self.temperature) } else { Want::log_probs(self.temperature) }
+        if self.calculate_entropy {
+            Want::log_probs_and_entropy(self.temperature)
+        } else {
+            Want::log_probs(self.temperature)
+        }
     }
 
     fn mini(&mut self, batch: &Batch) -> Result<Columns> {
@@ -148,7 +160,12 @@ impl Objective for Policy {
         let layout = mini.sequences.part(&micro.rows);
         let count = layout.kept() as f64;
         let aggregation = Aggregation::over(self.mode, &mini.sequences.layout, self.loss_scale_factor);
-        let input = Tokens::new(&layout, &stats.log_probs, &mini.old_log_probs[tokens.clone()], &mini.advantages[tokens.clone()]);
+        let input = Tokens::new(
+            &layout,
+            &stats.log_probs,
+            &mini.old_log_probs[tokens.clone()],
+            &mini.advantages[tokens.clone()],
+        );
         let mut loss = self.loss.evaluate(&input, &aggregation)?;
         sums.part("actor/pg_loss", loss.value);
         for (name, value) in &loss.metrics {

@@ -44,7 +44,12 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub(crate) fn new(seed: u64, max_new_tokens: usize, training: SamplingSettings, validation: SamplingSettings) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        max_new_tokens: usize,
+        training: SamplingSettings,
+        validation: SamplingSettings,
+    ) -> Self {
         Self {
             seed,
             max_new_tokens,
@@ -83,7 +88,8 @@ impl Flight {
         let batch = work.batch()?;
         let prompts = batch.ragged::<i64>("prompt")?;
         let validation = work.served().validation;
-        let (settings, seed) = if validation { (&self.validation, self.seed ^ VALIDATION_STREAM) } else { (&self.training, self.seed) };
+        let (settings, seed) =
+            if validation { (&self.validation, self.seed ^ VALIDATION_STREAM) } else { (&self.training, self.seed) };
         self.claims += 1;
         for (i, head) in work.heads().iter().enumerate() {
             self.requests += 1;
@@ -106,7 +112,8 @@ impl Flight {
 
     /// The rows that may enter now: all that wait, or those admitted at `version`.
     pub(crate) fn enter(&mut self, version: Option<u64>) -> Vec<Request> {
-        let (enter, stay) = std::mem::take(&mut self.waiting).into_iter().partition(|w| version.is_none_or(|v| v == w.version));
+        let (enter, stay) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|w| version.is_none_or(|v| v == w.version));
         self.waiting = stay;
         let enter: VecDeque<Waiting> = enter;
         debug_assert!(enter.iter().all(|w| self.rows.contains_key(&w.id)), "a waiting row is in flight");
@@ -118,7 +125,8 @@ impl Flight {
         self.steps += 1;
         let mut by_claim: BTreeMap<u64, BTreeMap<RowId, Finished>> = BTreeMap::new();
         for done in finished {
-            let (claim, row) = self.rows.remove(&done.id).context("the generator finished a row that is not in flight")?;
+            let (claim, row) =
+                self.rows.remove(&done.id).context("the generator finished a row that is not in flight")?;
             by_claim.entry(claim).or_default().insert(row, done);
         }
         for (claim, rows) in by_claim {

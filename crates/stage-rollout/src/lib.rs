@@ -20,7 +20,9 @@ use tq_model::{
     generate::{Generator, GeneratorOptions, TorchGenerator},
 };
 use tq_model_stage::{convert::to_engine, placement};
-use tq_stage::{Input, Output, Parameters, Ports, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64};
+use tq_stage::{
+    Input, Output, Parameters, Ports, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64,
+};
 
 use flight::Flight;
 use sampling::SamplingSettings;
@@ -36,9 +38,19 @@ struct Settings {
     max_num_seqs: usize,
     prompt_length: usize,
     response_length: usize,
+    /// Generate until `response_length`, whatever is sampled.
+    ignore_eos: bool,
+    /// Offer the sampled tokens' log-probs as a column.
+    calculate_log_probs: bool,
     #[serde(flatten)]
     sampling: SamplingSettings,
     val_kwargs: SamplingSettings,
+}
+
+impl Settings {
+    fn stop_tokens(&self, config: &ModelConfig) -> Vec<i64> {
+        if self.ignore_eos { Vec::new() } else { config.eos_token_ids.clone() }
+    }
 }
 
 /// The stage.
@@ -66,7 +78,10 @@ impl Engine {
         let tensors = to_engine(&self.weights.read(&pinned)?)?;
         match &mut self.running {
             Some(generator) => generator.set_weights(number, &tensors)?,
-            None => self.running = Some(TorchGenerator::new(&self.config, self.placement, number, &tensors, self.options.clone())?),
+            None => {
+                self.running =
+                    Some(TorchGenerator::new(&self.config, self.placement, number, &tensors, self.options.clone())?)
+            }
         }
         Ok(())
     }
@@ -88,8 +103,11 @@ impl Rollout {
     fn engine(&self, cx: &StageContext) -> Result<Engine> {
         let model = cx.model()?;
         let config = ModelConfig::from_folder(&model.path).with_context(|| format!("model `{}`", model.name))?;
-        let mut options = GeneratorOptions::new(self.settings.max_num_seqs, self.settings.prompt_length + self.settings.response_length);
-        options.stop_tokens.clone_from(&config.eos_token_ids);
+        let mut options = GeneratorOptions::new(
+            self.settings.max_num_seqs,
+            self.settings.prompt_length + self.settings.response_length,
+        );
+        options.stop_tokens = self.settings.stop_tokens(&config);
         let placement = placement(cx, "actor_rollout_ref.rollout.dtype")?;
         Ok(Engine { config, placement, weights: cx.weights()?, options, running: None })
     }
@@ -124,20 +142,24 @@ impl Stage for Rollout {
     fn ports(&self) -> Ports {
         let full = self.settings.sampling.is_full();
         let distribution = if full { "full" } else { "truncated" };
-        Ports::new(
-            vec![Input::new("prompt", ragged_i64())],
-            vec![
-                Output::new("responses", ragged_i64()),
-                Output::new("rollout_log_probs", ragged_f32()).optional().carries("distribution", distribution),
-            ],
-        )
-        .model("causal-lm")
-        .configured_by(&["actor_rollout_ref.rollout"])
+        let mut outputs = vec![Output::new("responses", ragged_i64())];
+        if self.settings.calculate_log_probs {
+            outputs
+                .push(Output::new("rollout_log_probs", ragged_f32()).optional().carries("distribution", distribution));
+        }
+        Ports::new(vec![Input::new("prompt", ragged_i64())], outputs)
+            .model("causal-lm")
+            .configured_by(&["actor_rollout_ref.rollout"])
     }
 
     fn run(&mut self, cx: &mut StageContext) -> Result<()> {
         let mut engine = self.engine(cx)?;
-        let mut flight = Flight::new(cx.seed(), self.settings.response_length, self.settings.sampling.clone(), self.settings.val_kwargs.clone());
+        let mut flight = Flight::new(
+            cx.seed(),
+            self.settings.response_length,
+            self.settings.sampling.clone(),
+            self.settings.val_kwargs.clone(),
+        );
         let mut ended = false;
         let mut renewed = Instant::now();
         loop {
@@ -183,9 +205,48 @@ impl Register for Rollout {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let settings: Settings = parameters.get("actor_rollout_ref.rollout")?;
-        anyhow::ensure!(settings.max_num_seqs > 0, "actor_rollout_ref.rollout.max_num_seqs is 0; expected at least 1 slot");
+        anyhow::ensure!(
+            settings.max_num_seqs > 0,
+            "actor_rollout_ref.rollout.max_num_seqs is 0; expected at least 1 slot"
+        );
         settings.sampling.check("actor_rollout_ref.rollout")?;
         settings.val_kwargs.check("actor_rollout_ref.rollout.val_kwargs")?;
         Ok(Self { settings })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn rollout(key: &str, value: bool) -> Rollout {
+        let mut rollout = json!({
+            "max_num_seqs": 4, "prompt_length": 8, "response_length": 8, "ignore_eos": false, "calculate_log_probs": true,
+            "temperature": 1.0, "top_k": -1, "top_p": 1.0, "do_sample": true,
+            "val_kwargs": {"temperature": 0.0, "top_k": -1, "top_p": 1.0, "do_sample": false},
+        });
+        rollout[key] = Value::Bool(value);
+        Rollout::new(Config::default(), &Parameters::new(json!({"actor_rollout_ref": {"rollout": rollout}})))
+            .expect("valid parameters")
+    }
+
+    #[test]
+    fn log_probs_are_offered_only_when_they_are_calculated() {
+        let outputs = |stage: &Rollout| stage.ports().outputs.iter().map(|o| o.name.clone()).collect::<Vec<_>>();
+        assert_eq!(outputs(&rollout("calculate_log_probs", true)), ["responses", "rollout_log_probs"]);
+        assert_eq!(outputs(&rollout("calculate_log_probs", false)), ["responses"]);
+    }
+
+    #[test]
+    fn nothing_stops_a_response_that_ignores_the_end_symbol() {
+        let folder = tempfile::tempdir().expect("folder");
+        let written = tq_data::digits::write(folder.path(), &tq_data::digits::Options { seed: 1, held_out: 160 })
+            .expect("digits");
+        let config = ModelConfig::from_folder(&written.model).expect("the model's configuration");
+        assert_eq!(rollout("ignore_eos", false).settings.stop_tokens(&config), config.eos_token_ids);
+        assert!(!config.eos_token_ids.is_empty());
+        assert!(rollout("ignore_eos", true).settings.stop_tokens(&config).is_empty());
     }
 }

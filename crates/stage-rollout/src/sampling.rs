@@ -16,9 +16,17 @@ pub(crate) struct SamplingSettings {
 
 impl SamplingSettings {
     pub(crate) fn check(&self, key: &str) -> Result<()> {
-        ensure!(self.temperature >= 0.0, "{key}.temperature is {}; expected at least 0 (0 is greedy)", self.temperature);
+        ensure!(
+            self.temperature >= 0.0,
+            "{key}.temperature is {}; expected at least 0 (0 is greedy)",
+            self.temperature
+        );
         ensure!(self.top_k >= -1, "{key}.top_k is {}; expected -1 (all) or a number of tokens", self.top_k);
-        ensure!(self.top_p > 0.0 && self.top_p <= 1.0, "{key}.top_p is {}; expected more than 0 and at most 1", self.top_p);
+        ensure!(
+            self.top_p > 0.0 && self.top_p <= 1.0,
+            "{key}.top_p is {}; expected more than 0 and at most 1",
+            self.top_p
+        );
         Ok(())
     }
 

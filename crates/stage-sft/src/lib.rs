@@ -60,7 +60,8 @@ impl Objective for Supervised {
     fn mini(&mut self, batch: &Batch) -> Result<Pairs> {
         if self.tokenizer.is_none() {
             let folder = self.parameters.tokenizer_path()?;
-            self.tokenizer = Some(Tokenizer::load(&folder).with_context(|| format!("tokenizer of `{}`", folder.display()))?);
+            self.tokenizer =
+                Some(Tokenizer::load(&folder).with_context(|| format!("tokenizer of `{}`", folder.display()))?);
         }
         let tokenizer = self.tokenizer.as_ref().context("the tokenizer was loaded above")?;
         let end = tokenizer.eos_id().context("the tokenizer has no end symbol; supervised targets need one")?;

@@ -16,16 +16,24 @@ pub struct Validation;
 
 impl Map for Validation {
     fn ports(&self) -> Ports {
-        Ports::new(vec![Input::new("token_level_scores", ragged_f32()), Input::new("data_source", Kind::Utf8)], vec![]).per(Per::Cycle)
+        Ports::new(vec![Input::new("token_level_scores", ragged_f32()), Input::new("data_source", Kind::Utf8)], vec![])
+            .per(Per::Cycle)
     }
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
         let cut = cx.cut().context("validation claims whole rounds; leave its `per` alone")?;
         let (scores, sources) = (batch.ragged::<f32>("token_level_scores")?, batch.utf8("data_source")?);
-        let rewards: Vec<[(&str, f64); 1]> = scores.iter().map(|row| [("reward", row.iter().map(|&r| f64::from(r)).sum())]).collect();
-        let sample = |(row, value)| Sample { data_source: sources.row(row), prompt: batch.heads()[row].group.0, values: value, prediction: None };
+        let rewards: Vec<[(&str, f64); 1]> =
+            scores.iter().map(|row| [("reward", row.iter().map(|&r| f64::from(r)).sum())]).collect();
+        let sample = |(row, value)| Sample {
+            data_source: sources.row(row),
+            prompt: batch.heads()[row].group.0,
+            values: value,
+            prediction: None,
+        };
         let samples: Vec<Sample<'_>> = rewards.iter().map(|v| v.as_slice()).enumerate().map(sample).collect();
-        let found: Vec<(String, f64)> = metrics(&samples)?.iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let found: Vec<(String, f64)> =
+            metrics(&samples)?.iter().map(|(name, value)| (name.to_owned(), value)).collect();
         cx.stage().report().validation(cut.cycle, &found);
         Ok(Outputs::new())
     }

@@ -55,7 +55,11 @@ impl Objective for Value {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let critic: CriticSettings = parameters.get(Self::SECTION)?;
-        Ok(Self { mode: critic.loss_agg_mode.parse()?, loss_scale_factor: critic.loss_scale_factor, clip: critic.cliprange_value })
+        Ok(Self {
+            mode: critic.loss_agg_mode.parse()?,
+            loss_scale_factor: critic.loss_scale_factor,
+            clip: critic.cliprange_value,
+        })
     }
 
     fn inputs(&self) -> Vec<Input> {
@@ -73,7 +77,11 @@ impl Objective for Value {
 
     fn mini(&mut self, batch: &Batch) -> Result<Columns> {
         let sequences = Sequences::read(batch)?;
-        Ok(Columns { values: sequences.column(batch, "values")?, returns: sequences.column(batch, "returns")?, sequences })
+        Ok(Columns {
+            values: sequences.column(batch, "values")?,
+            returns: sequences.column(batch, "returns")?,
+            sequences,
+        })
     }
 
     fn micros(&self, mini: &Columns, bounds: Bounds) -> Result<Vec<Micro>> {
@@ -85,7 +93,14 @@ impl Objective for Value {
         let layout = mini.sequences.part(&micro.rows);
         let count = layout.kept() as f64;
         let aggregation = Aggregation::over(self.mode, &mini.sequences.layout, self.loss_scale_factor);
-        let loss = value_loss(&layout, &stats.values, &mini.returns[tokens.clone()], &mini.values[tokens], self.clip, &aggregation)?;
+        let loss = value_loss(
+            &layout,
+            &stats.values,
+            &mini.returns[tokens.clone()],
+            &mini.values[tokens],
+            self.clip,
+            &aggregation,
+        )?;
         sums.part("critic/vf_loss", loss.value);
         for (name, value) in &loss.metrics {
             sums.mean(name, *value, count);

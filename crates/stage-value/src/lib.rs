@@ -9,7 +9,9 @@ use tq_model_stage::{
     pack::{Bounds, by_row},
     placement,
 };
-use tq_stage::{Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, ragged_f32, ragged_i64};
+use tq_stage::{
+    Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, ragged_f32, ragged_i64,
+};
 
 /// Settings of the stage: none; bounds are in `critic`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +37,8 @@ impl Map for Values {
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
         if self.model.is_none() {
-            self.model = Some(Follower::new(cx.stage(), Head::Value, placement(cx.stage(), "critic.fsdp.model_dtype")?)?);
+            self.model =
+                Some(Follower::new(cx.stage(), Head::Value, placement(cx.stage(), "critic.fsdp.model_dtype")?)?);
         }
         let model = self.model.as_mut().context("the model was opened above")?.at(cx.cut().map(|cut| cut.cycle))?;
         let mut rows = Vec::with_capacity(batch.len());
@@ -51,7 +54,11 @@ impl Register for Values {
     type Config = Config;
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
-        let bounds = Bounds::from_parameters(parameters, "critic.ppo_micro_batch_size_per_gpu", "critic.forward_max_token_len_per_gpu")?;
+        let bounds = Bounds::from_parameters(
+            parameters,
+            "critic.ppo_micro_batch_size_per_gpu",
+            "critic.forward_max_token_len_per_gpu",
+        )?;
         Ok(Self { bounds, model: None })
     }
 }

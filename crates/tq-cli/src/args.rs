@@ -92,15 +92,9 @@ impl Look {
             Self::Partitions => Request::Partitions,
             Self::Sessions => Request::Sessions,
             Self::Versions => Request::Versions,
-            Self::Peek {
-                partition,
-                rows,
-                columns,
-            } => Request::Peek {
-                partition: partition.clone(),
-                rows: rows.clone(),
-                columns: columns.clone(),
-            },
+            Self::Peek { partition, rows, columns } => {
+                Request::Peek { partition: partition.clone(), rows: rows.clone(), columns: columns.clone() }
+            }
         }
     }
 }

@@ -25,15 +25,9 @@ pub(crate) fn socket(cli: &Cli, notes: &mut dyn Write) -> Result<PathBuf> {
 
 /// The newest socket in a sub-folder of `runs` that someone answers at; those of killed processes are skipped.
 pub(crate) fn newest(runs: &Path, notes: &mut dyn Write) -> Result<PathBuf> {
-    let sockets = fs::read_dir(runs)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path().join(SOCKET));
+    let sockets = fs::read_dir(runs).into_iter().flatten().flatten().map(|entry| entry.path().join(SOCKET));
     let age = |path: &PathBuf| fs::metadata(path).and_then(|meta| meta.modified()).ok();
-    let mut found: Vec<(SystemTime, PathBuf)> = sockets
-        .filter_map(|path| Some((age(&path)?, path)))
-        .collect();
+    let mut found: Vec<(SystemTime, PathBuf)> = sockets.filter_map(|path| Some((age(&path)?, path))).collect();
     found.sort();
     let (mut live, mut stale) = (Vec::new(), 0);
     for (_, path) in found {
@@ -43,23 +37,14 @@ pub(crate) fn newest(runs: &Path, notes: &mut dyn Write) -> Result<PathBuf> {
         }
     }
     let Some(newest) = live.pop() else {
-        let skipped = if stale > 0 {
-            format!(" ({stale} of runs that were killed)")
-        } else {
-            String::new()
-        };
+        let skipped = if stale > 0 { format!(" ({stale} of runs that were killed)") } else { String::new() };
         bail!(
             "no live run under {}{skipped}; start one, go to the folder it was started in, or give --run or --socket",
             runs.display()
         );
     };
     if !live.is_empty() {
-        writeln!(
-            notes,
-            "{} more live runs; this is {}",
-            live.len(),
-            newest.display()
-        )?;
+        writeln!(notes, "{} more live runs; this is {}", live.len(), newest.display())?;
     }
     Ok(newest)
 }

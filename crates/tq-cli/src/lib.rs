@@ -32,26 +32,14 @@ pub use args::{Cli, Format, Look, What};
 /// When no job is found, the job refuses, or the output cannot be written.
 pub fn run(cli: &Cli, out: &mut dyn Write, notes: &mut dyn Write) -> Result<()> {
     let socket = find::socket(cli, notes)?;
-    let mut client = Client::connect(&socket).with_context(|| {
-        format!(
-            "no job answers at {}; is it still running?",
-            socket.display()
-        )
-    })?;
+    let mut client = Client::connect(&socket)
+        .with_context(|| format!("no job answers at {}; is it still running?", socket.display()))?;
     match &cli.what {
         What::Look(look) => {
             let reply = client.get(&look.request())?;
             show(&reply, cli.format, out)
         }
-        What::Watch { every, times, look } => watch(
-            cli,
-            &mut client,
-            &look.request(),
-            *every,
-            *times,
-            out,
-            notes,
-        ),
+        What::Watch { every, times, look } => watch(cli, &mut client, &look.request(), *every, *times, out, notes),
     }
 }
 
@@ -85,10 +73,7 @@ fn watch(
         if times.is_some_and(|times| shown >= times) {
             return Ok(());
         }
-        #[allow(
-            clippy::disallowed_methods,
-            reason = "how often a person wants to look; nothing in the store waits"
-        )]
+        #[allow(clippy::disallowed_methods, reason = "how often a person wants to look; nothing in the store waits")]
         std::thread::sleep(Duration::from_secs_f64(every));
     }
 }
@@ -99,9 +84,7 @@ fn show(reply: &Reply, format: Format, out: &mut dyn Write) -> Result<()> {
         Format::Json => {
             // The tag only says which request this answers; the caller knows.
             let tagged = serde_json::to_value(reply)?;
-            let bare = tagged
-                .as_object()
-                .and_then(|object| object.values().next().cloned());
+            let bare = tagged.as_object().and_then(|object| object.values().next().cloned());
             writeln!(out, "{}", bare.unwrap_or(tagged))?;
         }
     }

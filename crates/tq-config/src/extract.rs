@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::de::value::StrDeserializer;
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer,
-    MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
+    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, Error as _, IntoDeserializer, MapAccess, SeqAccess,
+    Unexpected, VariantAccess, Visitor,
 };
 
 use crate::node::{Node, Value, join};
@@ -29,11 +29,7 @@ use crate::{Origin, Refusal};
 /// # Ok::<(), tq_config::Refusal>(())
 /// ```
 pub fn extract<'a, T: Deserialize<'a>>(node: &'a Node, path: &str) -> Result<T, Refusal> {
-    T::deserialize(Reader {
-        node,
-        path: path.to_owned(),
-    })
-    .map_err(|fault| *fault.0)
+    T::deserialize(Reader { node, path: path.to_owned() }).map_err(|fault| *fault.0)
 }
 
 /// serde's error: a refusal whose key and place are filled in by the innermost reader that sees it.
@@ -44,11 +40,7 @@ impl Fault {
     fn locate(mut self, path: &str, at: &Origin) -> Self {
         if self.0.at.is_none() {
             self.0.at = Some(Box::new(at.clone()));
-            self.0.key = if self.0.key.is_empty() {
-                path.to_owned()
-            } else {
-                join(path, &self.0.key)
-            };
+            self.0.key = if self.0.key.is_empty() { path.to_owned() } else { join(path, &self.0.key) };
         }
         self
     }
@@ -86,14 +78,7 @@ fn one_of(names: &[&str]) -> String {
     match names {
         [] => "no key".into(),
         [name] => format!("`{name}`"),
-        names => format!(
-            "one of {}",
-            names
-                .iter()
-                .map(|n| format!("`{n}`"))
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
+        names => format!("one of {}", names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(", ")),
     }
 }
 
@@ -103,11 +88,7 @@ impl de::Error for Fault {
     }
 
     fn invalid_type(unexpected: Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
-        Self(Box::new(Refusal::new(
-            "",
-            found(unexpected),
-            expected(wanted.to_string()),
-        )))
+        Self(Box::new(Refusal::new("", found(unexpected), expected(wanted.to_string()))))
     }
 
     fn invalid_value(unexpected: Unexpected<'_>, wanted: &dyn de::Expected) -> Self {
@@ -116,22 +97,16 @@ impl de::Error for Fault {
 
     fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
         Self(Box::new(
-            Refusal::new(field, "a key that is not known here", one_of(known))
-                .nearest(field, known.iter().copied()),
+            Refusal::new(field, "a key that is not known here", one_of(known)).nearest(field, known.iter().copied()),
         ))
     }
 
     fn unknown_variant(variant: &str, known: &'static [&'static str]) -> Self {
-        Self(Box::new(
-            Refusal::new("", format!("`{variant}`"), one_of(known))
-                .nearest(variant, known.iter().copied()),
-        ))
+        Self(Box::new(Refusal::new("", format!("`{variant}`"), one_of(known)).nearest(variant, known.iter().copied())))
     }
 
     fn missing_field(field: &'static str) -> Self {
-        Self(Box::new(
-            Refusal::new(field, "nothing", format!("the key `{field}`")).action("add it"),
-        ))
+        Self(Box::new(Refusal::new(field, "nothing", format!("the key `{field}`")).action("add it")))
     }
 }
 
@@ -156,31 +131,16 @@ impl<'de> Deserializer<'de> for Reader<'de> {
             Value::Int(i) => visitor.visit_i64(*i),
             Value::Float(x) => visitor.visit_f64(*x),
             Value::Str(s) => visitor.visit_borrowed_str(s),
-            Value::List(items) => visitor.visit_seq(Items {
-                items: items.iter().enumerate(),
-                path,
-            }),
-            Value::Map(map) => visitor.visit_map(Entries {
-                entries: map.iter(),
-                value: None,
-                path,
-            }),
+            Value::List(items) => visitor.visit_seq(Items { items: items.iter().enumerate(), path }),
+            Value::Map(map) => visitor.visit_map(Entries { entries: map.iter(), value: None, path }),
         })
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Fault> {
-        if self.node.is_null() {
-            visitor.visit_none()
-        } else {
-            visitor.visit_some(self)
-        }
+        if self.node.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        _: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, Fault> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Fault> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -191,24 +151,12 @@ impl<'de> Deserializer<'de> for Reader<'de> {
         visitor: V,
     ) -> Result<V::Value, Fault> {
         self.read(|node, path| match &node.value {
-            Value::Str(name) => visitor.visit_enum(Variant {
-                name,
-                content: None,
-                path: join(path, name),
-            }),
+            Value::Str(name) => visitor.visit_enum(Variant { name, content: None, path: join(path, name) }),
             Value::Map(map) if map.len() == 1 => {
                 let (name, content) = map.iter().next().expect("one entry");
-                visitor.visit_enum(Variant {
-                    name,
-                    content: Some(content),
-                    path: join(path, name),
-                })
+                visitor.visit_enum(Variant { name, content: Some(content), path: join(path, name) })
             }
-            _ => Err(Fault(Box::new(Refusal::new(
-                "",
-                node.show(),
-                one_of(variants),
-            )))),
+            _ => Err(Fault(Box::new(Refusal::new("", node.show(), one_of(variants))))),
         })
     }
 
@@ -226,18 +174,11 @@ struct Items<'a, 'p> {
 impl<'de> SeqAccess<'de> for Items<'de, '_> {
     type Error = Fault;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(
-        &mut self,
-        seed: T,
-    ) -> Result<Option<T::Value>, Fault> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Fault> {
         let Some((index, node)) = self.items.next() else {
             return Ok(None);
         };
-        seed.deserialize(Reader {
-            node,
-            path: format!("{}[{index}]", self.path),
-        })
-        .map(Some)
+        seed.deserialize(Reader { node, path: format!("{}[{index}]", self.path) }).map(Some)
     }
 }
 
@@ -250,29 +191,18 @@ struct Entries<'a, 'p> {
 impl<'de> MapAccess<'de> for Entries<'de, '_> {
     type Error = Fault;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, Fault> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Fault> {
         let Some((key, node)) = self.entries.next() else {
             return Ok(None);
         };
         self.value = Some((key, node));
         let word: StrDeserializer<'_, Fault> = key.as_str().into_deserializer();
-        seed.deserialize(word)
-            .map(Some)
-            .map_err(|fault| fault.locate(self.path, node.place()))
+        seed.deserialize(word).map(Some).map_err(|fault| fault.locate(self.path, node.place()))
     }
 
     fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Fault> {
-        let (key, node) = self
-            .value
-            .take()
-            .ok_or_else(|| Fault::custom("a value was read before its key"))?;
-        seed.deserialize(Reader {
-            node,
-            path: join(self.path, key),
-        })
+        let (key, node) = self.value.take().ok_or_else(|| Fault::custom("a value was read before its key"))?;
+        seed.deserialize(Reader { node, path: join(self.path, key) })
     }
 }
 
@@ -295,10 +225,7 @@ impl<'de> EnumAccess<'de> for Variant<'de> {
 impl<'de> Variant<'de> {
     fn content(self) -> Result<Reader<'de>, Fault> {
         match self.content {
-            Some(node) => Ok(Reader {
-                node,
-                path: self.path,
-            }),
+            Some(node) => Ok(Reader { node, path: self.path }),
             None => Err(Fault(Box::new(Refusal::new(
                 "",
                 format!("`{}` alone", self.name),
@@ -314,12 +241,8 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
     fn unit_variant(self) -> Result<(), Fault> {
         match self.content {
             None => Ok(()),
-            Some(node) => Err(Fault(Box::new(Refusal::new(
-                "",
-                node.show(),
-                "nothing after this name",
-            )))
-            .locate(&self.path, node.place())),
+            Some(node) => Err(Fault(Box::new(Refusal::new("", node.show(), "nothing after this name")))
+                .locate(&self.path, node.place())),
         }
     }
 
@@ -331,11 +254,7 @@ impl<'de> VariantAccess<'de> for Variant<'de> {
         self.content()?.deserialize_seq(visitor)
     }
 
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        _: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, Fault> {
+    fn struct_variant<V: Visitor<'de>>(self, _: &'static [&'static str], visitor: V) -> Result<V::Value, Fault> {
         self.content()?.deserialize_map(visitor)
     }
 }
@@ -383,31 +302,16 @@ mod tests {
         assert_eq!(outer.inner.rate, Some(1.0));
         assert_eq!(outer.inner.order, Some(Order::Admission));
         assert_eq!(outer.inner.tags["a"], [1, 2]);
-        assert_eq!(
-            read("inner: {n: 3, order: {sized: 4}}")
-                .unwrap()
-                .inner
-                .order,
-            Some(Order::Sized(4))
-        );
+        assert_eq!(read("inner: {n: 3, order: {sized: 4}}").unwrap().inner.order, Some(Order::Sized(4)));
         assert_eq!(read("inner: {n: 3, rate: null}").unwrap().inner.rate, None);
     }
 
     #[test]
     fn what_does_not_fit_names_its_key_and_place() {
         for (text, message) in [
-            (
-                "inner:\n  n: -1",
-                "x.yaml:2:3: inner.n: found integer `-1`; expected a whole number of 0 or more",
-            ),
-            (
-                "inner: {n: '3'}",
-                "x.yaml:1:9: inner.n: found string `3`; expected a whole number of 0 or more",
-            ),
-            (
-                "inner: {rate: 1}",
-                "x.yaml:1:1: inner.n: found nothing; expected the key `n`; add it",
-            ),
+            ("inner:\n  n: -1", "x.yaml:2:3: inner.n: found integer `-1`; expected a whole number of 0 or more"),
+            ("inner: {n: '3'}", "x.yaml:1:9: inner.n: found string `3`; expected a whole number of 0 or more"),
+            ("inner: {rate: 1}", "x.yaml:1:1: inner.n: found nothing; expected the key `n`; add it"),
             (
                 "inner:\n  n: 1\n  raet: 2",
                 "x.yaml:3:3: inner.raet: found a key that is not known here; expected one of `n`, `rate`, `order`, `tags`; did you mean `rate`?",
@@ -416,10 +320,7 @@ mod tests {
                 "inner: {n: 1, order: admision}",
                 "x.yaml:1:15: inner.order: found `admision`; expected one of `admission`, `sized`; did you mean `admission`?",
             ),
-            (
-                "inner: {n: 1, order: sized}",
-                "x.yaml:1:15: inner.order: found `sized` alone; expected `{sized: …}`",
-            ),
+            ("inner: {n: 1, order: sized}", "x.yaml:1:15: inner.order: found `sized` alone; expected `{sized: …}`"),
             (
                 "inner: {n: 1, tags: {a: [1, x]}}",
                 "x.yaml:1:29: inner.tags.a[1]: found string `x`; expected a whole number",

@@ -63,11 +63,7 @@ pub(crate) fn each(
                 let text = node.as_str().unwrap_or_default();
                 let found = format!("`{text}` while HOME is not set");
                 let refusal = Refusal::new(path, found, "a path that begins elsewhere");
-                refusals.push(
-                    refusal
-                        .at(node.place())
-                        .action("set HOME, or write the path out"),
-                );
+                refusals.push(refusal.at(node.place()).action("set HOME, or write the path out"));
             }
         }
         Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}

@@ -21,12 +21,7 @@ use crate::{Refusal, Refusals};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn resolve(node: &Node, root: &Node) -> Result<Node, Refusals> {
-    let mut resolver = Resolver {
-        root,
-        chain: Vec::new(),
-        followed: 0,
-        refusals: Refusals::default(),
-    };
+    let mut resolver = Resolver { root, chain: Vec::new(), followed: 0, refusals: Refusals::default() };
     let resolved = resolver.node(node, "");
     resolver.refusals.into_result()?;
     Ok(resolved)
@@ -51,50 +46,29 @@ impl Resolver<'_> {
     fn node(&mut self, node: &Node, path: &str) -> Node {
         let value = match &node.value {
             Value::Str(text) if text.contains("${") => return self.text(node, text, path),
-            Value::List(items) => Value::List(
-                items
-                    .iter()
-                    .enumerate()
-                    .map(|(i, n)| self.node(n, &format!("{path}[{i}]")))
-                    .collect(),
-            ),
+            Value::List(items) => {
+                Value::List(items.iter().enumerate().map(|(i, n)| self.node(n, &format!("{path}[{i}]"))).collect())
+            }
             Value::Map(map) => {
-                let entries: Map = map
-                    .iter()
-                    .map(|(k, n)| (k.clone(), self.node(n, &join(path, k))))
-                    .collect();
+                let entries: Map = map.iter().map(|(k, n)| (k.clone(), self.node(n, &join(path, k)))).collect();
                 Value::Map(entries)
             }
             scalar => scalar.clone(),
         };
-        Node {
-            value,
-            at: node.at.clone(),
-            key: node.key.clone(),
-        }
+        Node { value, at: node.at.clone(), key: node.key.clone() }
     }
 
     fn text(&mut self, node: &Node, text: &str, path: &str) -> Node {
         let parts = match split(text) {
             Ok(parts) => parts,
             Err((found, action)) => {
-                self.refuse(
-                    Refusal::new(path, found, "`${a.b.c}`")
-                        .at(node.place())
-                        .action(action),
-                );
+                self.refuse(Refusal::new(path, found, "`${a.b.c}`").at(node.place()).action(action));
                 return node.clone();
             }
         };
         if let [Part::Reference(target)] = parts.as_slice() {
             let found = self.reference(node, target, path);
-            return found.map_or_else(
-                || node.clone(),
-                |found| Node {
-                    key: node.key.clone(),
-                    ..found
-                },
-            );
+            return found.map_or_else(|| node.clone(), |found| Node { key: node.key.clone(), ..found });
         }
         let mut joined = String::new();
         for part in &parts {
@@ -102,34 +76,20 @@ impl Resolver<'_> {
                 Part::Text(text) => joined.push_str(text),
                 Part::Reference(target) => match self.reference(node, target, path) {
                     None => return node.clone(),
-                    Some(Node {
-                        value: Value::List(_) | Value::Map(_),
-                        ..
-                    }) => {
+                    Some(Node { value: Value::List(_) | Value::Map(_), .. }) => {
                         self.refuse(
-                            Refusal::new(
-                                path,
-                                format!("a list or map in the text `{text}`"),
-                                "a single value",
-                            )
-                            .at(node.place())
-                            .action(format!("refer to a scalar, or write `${{{target}}}` alone")),
+                            Refusal::new(path, format!("a list or map in the text `{text}`"), "a single value")
+                                .at(node.place())
+                                .action(format!("refer to a scalar, or write `${{{target}}}` alone")),
                         );
                         return node.clone();
                     }
-                    Some(Node {
-                        value: Value::Str(text),
-                        ..
-                    }) => joined.push_str(&text),
+                    Some(Node { value: Value::Str(text), .. }) => joined.push_str(&text),
                     Some(scalar) => joined.push_str(&scalar.to_json().to_string()),
                 },
             }
         }
-        Node {
-            value: Value::Str(joined),
-            at: node.at.clone(),
-            key: node.key.clone(),
-        }
+        Node { value: Value::Str(joined), at: node.at.clone(), key: node.key.clone() }
     }
 
     fn reference(&mut self, node: &Node, target: &str, path: &str) -> Option<Node> {
@@ -143,11 +103,7 @@ impl Resolver<'_> {
             return None;
         }
         if let Some(start) = self.chain.iter().position(|seen| seen == target) {
-            let circle: Vec<_> = self.chain[start..]
-                .iter()
-                .chain([&target.to_owned()])
-                .cloned()
-                .collect();
+            let circle: Vec<_> = self.chain[start..].iter().chain([&target.to_owned()]).cloned().collect();
             self.refuse(
                 Refusal::new(path, format!("a circle {}", circle.join(" → ")), "a value")
                     .at(node.place())
@@ -158,13 +114,9 @@ impl Resolver<'_> {
         let Some(found) = self.root.get(target) else {
             let paths = self.root.paths();
             self.refuse(
-                Refusal::new(
-                    path,
-                    format!("`${{{target}}}`"),
-                    "a key of the parameter tree",
-                )
-                .at(node.place())
-                .nearest(target, paths.iter().map(String::as_str)),
+                Refusal::new(path, format!("`${{{target}}}`"), "a key of the parameter tree")
+                    .at(node.place())
+                    .nearest(target, paths.iter().map(String::as_str)),
             );
             return None;
         };
@@ -177,11 +129,7 @@ impl Resolver<'_> {
 
     /// A node that several others refer to is reported once, where it is.
     fn refuse(&mut self, refusal: Refusal) {
-        if !self
-            .refusals
-            .iter()
-            .any(|r| r.at == refusal.at && r.key == refusal.key)
-        {
+        if !self.refusals.iter().any(|r| r.at == refusal.at && r.key == refusal.key) {
             self.refusals.push(refusal);
         }
     }
@@ -201,15 +149,10 @@ fn split(text: &str) -> Result<Vec<Part<'_>>, (String, &'static str)> {
         }
         literal.push_str(&rest[..start]);
         let inside = &rest[start + 2..];
-        let end = inside
-            .find('}')
-            .ok_or_else(|| (format!("`{text}`, which is not closed"), "add the `}`"))?;
+        let end = inside.find('}').ok_or_else(|| (format!("`{text}`, which is not closed"), "add the `}`"))?;
         let target = inside[..end].trim();
         if target.contains("${") {
-            return Err((
-                format!("`{text}`, a reference inside a reference"),
-                "write the path out",
-            ));
+            return Err((format!("`{text}`, a reference inside a reference"), "write the path out"));
         }
         if let Some((resolver, _)) = target.split_once(':') {
             return Err((
@@ -267,18 +210,8 @@ mod tests {
     fn a_circle_is_refused_with_its_chain() {
         let error = resolved("a: ${b}\nb: ${c}\nc: ${b}\n").unwrap_err();
         assert!(error.to_string().contains("b → c → b"), "{error}");
-        assert!(
-            resolved("a: ${a}\n")
-                .unwrap_err()
-                .to_string()
-                .contains("a → a")
-        );
-        assert!(
-            resolved("a: {b: '${a}'}\n")
-                .unwrap_err()
-                .to_string()
-                .contains("a → a")
-        );
+        assert!(resolved("a: ${a}\n").unwrap_err().to_string().contains("a → a"));
+        assert!(resolved("a: {b: '${a}'}\n").unwrap_err().to_string().contains("a → a"));
     }
 
     #[test]
@@ -297,17 +230,12 @@ mod tests {
             text.push_str(&format!("a{i}: '${{a{0}}}${{a{0}}}'\n", i - 1));
         }
         let error = resolved(&text).unwrap_err();
-        assert!(
-            error.to_string().contains("more than 100000 references"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("more than 100000 references"), "{error}");
     }
 
     #[test]
     fn all_failures_are_found_at_once_and_each_once() {
-        let error =
-            resolved("a: ${nowhere}\nb: ${a}\nc: ${oc.env:HOME}\nd: ${.x}\ne: 'p${f}'\nf: [1]\n")
-                .unwrap_err();
+        let error = resolved("a: ${nowhere}\nb: ${a}\nc: ${oc.env:HOME}\nd: ${.x}\ne: 'p${f}'\nf: [1]\n").unwrap_err();
         assert_eq!(error.0.len(), 4, "{error}");
         assert!(error.to_string().contains("resolver `oc.env`"));
         assert!(error.to_string().contains("relative reference"));

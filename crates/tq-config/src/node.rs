@@ -42,11 +42,7 @@ impl Node {
     /// A node without key.
     #[must_use]
     pub fn new(value: Value, at: Origin) -> Self {
-        Self {
-            value,
-            at,
-            key: None,
-        }
+        Self { value, at, key: None }
     }
 
     /// An empty map.
@@ -64,30 +60,18 @@ impl Node {
     /// The entries, if this is a map.
     #[must_use]
     pub fn as_map(&self) -> Option<&Map> {
-        if let Value::Map(map) = &self.value {
-            Some(map)
-        } else {
-            None
-        }
+        if let Value::Map(map) = &self.value { Some(map) } else { None }
     }
 
     /// The entries, if this is a map.
     pub fn as_map_mut(&mut self) -> Option<&mut Map> {
-        if let Value::Map(map) = &mut self.value {
-            Some(map)
-        } else {
-            None
-        }
+        if let Value::Map(map) = &mut self.value { Some(map) } else { None }
     }
 
     /// The text, if this is a string.
     #[must_use]
     pub fn as_str(&self) -> Option<&str> {
-        if let Value::Str(text) = &self.value {
-            Some(text)
-        } else {
-            None
-        }
+        if let Value::Str(text) = &self.value { Some(text) } else { None }
     }
 
     /// Whether this is null.
@@ -99,14 +83,12 @@ impl Node {
     /// The node at a dotted path.
     #[must_use]
     pub fn get(&self, path: &str) -> Option<&Self> {
-        path.split('.')
-            .try_fold(self, |node, key| node.as_map()?.get(key))
+        path.split('.').try_fold(self, |node, key| node.as_map()?.get(key))
     }
 
     /// The node at a dotted path.
     pub fn get_mut(&mut self, path: &str) -> Option<&mut Self> {
-        path.split('.')
-            .try_fold(self, |node, key| node.as_map_mut()?.get_mut(key))
+        path.split('.').try_fold(self, |node, key| node.as_map_mut()?.get_mut(key))
     }
 
     /// Puts `node` at a dotted path, making maps on the way; whatever was in the way is replaced.
@@ -175,9 +157,7 @@ impl Node {
             Value::Float(x) => Json::String(x.to_string().to_lowercase()),
             Value::Str(s) => Json::String(s.clone()),
             Value::List(items) => Json::Array(items.iter().map(Self::to_json).collect()),
-            Value::Map(map) => {
-                Json::Object(map.iter().map(|(k, v)| (k.clone(), v.to_json())).collect())
-            }
+            Value::Map(map) => Json::Object(map.iter().map(|(k, v)| (k.clone(), v.to_json())).collect()),
         }
     }
 
@@ -187,24 +167,12 @@ impl Node {
         let value = match json {
             Json::Null => Value::Null,
             Json::Bool(b) => Value::Bool(*b),
-            Json::Number(n) => n
-                .as_i64()
-                .map_or_else(|| Value::Float(n.as_f64().unwrap_or(f64::NAN)), Value::Int),
+            Json::Number(n) => n.as_i64().map_or_else(|| Value::Float(n.as_f64().unwrap_or(f64::NAN)), Value::Int),
             Json::String(s) => Value::Str(s.clone()),
-            Json::Array(items) => {
-                Value::List(items.iter().map(|i| Self::from_json(i, at)).collect())
-            }
+            Json::Array(items) => Value::List(items.iter().map(|i| Self::from_json(i, at)).collect()),
             Json::Object(map) => Value::Map(
                 map.iter()
-                    .map(|(k, v)| {
-                        (
-                            k.clone(),
-                            Self {
-                                key: Some(at.clone()),
-                                ..Self::from_json(v, at)
-                            },
-                        )
-                    })
+                    .map(|(k, v)| (k.clone(), Self { key: Some(at.clone()), ..Self::from_json(v, at) }))
                     .collect(),
             ),
         };
@@ -229,9 +197,5 @@ impl Node {
 /// Joins a dotted path and a key.
 #[must_use]
 pub fn join(prefix: &str, key: &str) -> String {
-    if prefix.is_empty() {
-        key.to_owned()
-    } else {
-        format!("{prefix}.{key}")
-    }
+    if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") }
 }

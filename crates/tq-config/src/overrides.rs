@@ -61,51 +61,27 @@ impl Override {
         };
         let (key, text) = match rest.split_once('=') {
             Some((_, _)) if action == Action::Delete => {
-                return Err(
-                    refuse("a deletion with a value", "`~key`").action("leave the value out")
-                );
+                return Err(refuse("a deletion with a value", "`~key`").action("leave the value out"));
             }
             Some((key, text)) => (key, Some(text)),
             None if action == Action::Delete => (rest, None),
             None => {
-                return Err(refuse(
-                    "an argument without `=`",
-                    "`key=value`, or a pipeline file that ends in .yaml",
-                ));
+                return Err(refuse("an argument without `=`", "`key=value`, or a pipeline file that ends in .yaml"));
             }
         };
         if key.contains('@') || key.contains('/') {
             return Err(refuse(&format!("the config group `{key}`"), "a dotted key")
                 .action("config groups are not supported: set the keys themselves"));
         }
-        let word = |part: &str| {
-            !part.is_empty()
-                && part
-                    .chars()
-                    .all(|c| c.is_alphanumeric() || "_-".contains(c))
-        };
+        let word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || "_-".contains(c));
         if !key.split('.').all(word) {
-            return Err(refuse(
-                &format!("the key `{key}`"),
-                "names of letters, digits, `_` and `-`, joined by dots",
-            ));
+            return Err(refuse(&format!("the key `{key}`"), "names of letters, digits, `_` and `-`, joined by dots"));
         }
         let value = match text {
             None => Node::new(crate::Value::Null, origin.clone()),
-            Some(text) => value::parse(text, &origin).map_err(|refusal| Refusal {
-                key: key.into(),
-                ..refusal
-            })?,
+            Some(text) => value::parse(text, &origin).map_err(|refusal| Refusal { key: key.into(), ..refusal })?,
         };
-        Ok(Self {
-            action,
-            key: key.into(),
-            value: Node {
-                key: Some(origin),
-                ..value
-            },
-            text: argument.into(),
-        })
+        Ok(Self { action, key: key.into(), value: Node { key: Some(origin), ..value }, text: argument.into() })
     }
 
     /// Where it was written: the argument itself.
@@ -134,17 +110,12 @@ impl Arguments {
         let mut refusals = Refusals::default();
         for argument in arguments {
             let argument = argument.as_ref();
-            let is_file = !argument.contains('=')
-                && (argument.ends_with(".yaml") || argument.ends_with(".yml"));
+            let is_file = !argument.contains('=') && (argument.ends_with(".yaml") || argument.ends_with(".yml"));
             if is_file {
                 if let Some(first) = &parsed.pipeline {
                     refusals.push(
-                        Refusal::new(
-                            "",
-                            format!("a second pipeline `{argument}`"),
-                            "one pipeline file",
-                        )
-                        .action(format!("leave it or `{}` out", first.display())),
+                        Refusal::new("", format!("a second pipeline `{argument}`"), "one pipeline file")
+                            .action(format!("leave it or `{}` out", first.display())),
                     );
                 } else {
                     parsed.pipeline = Some(argument.into());
@@ -195,12 +166,8 @@ mod tests {
 
     #[test]
     fn a_yaml_file_is_the_pipeline_and_all_else_an_override() {
-        let parsed = Arguments::parse([
-            "pipelines/grpo.yaml",
-            "schedule=on_policy",
-            "data.train_files=a.yaml",
-        ])
-        .unwrap();
+        let parsed =
+            Arguments::parse(["pipelines/grpo.yaml", "schedule=on_policy", "data.train_files=a.yaml"]).unwrap();
         assert_eq!(parsed.pipeline, Some("pipelines/grpo.yaml".into()));
         assert_eq!(parsed.overrides.len(), 2);
         let error = Arguments::parse(["a.yaml", "b.yaml", "junk"]).unwrap_err();

@@ -46,18 +46,10 @@ impl Parameters {
     /// Never: the built-in files are read in this crate's tests.
     #[must_use]
     pub fn builtin() -> Self {
-        let tree =
-            yaml::parse(DEFAULTS, DEFAULTS_FILE).expect("the built-in parameters are valid YAML");
-        let keys = yaml::parse(KEYS, "configs/keys.yaml")
-            .expect("the built-in key classes are valid YAML");
+        let tree = yaml::parse(DEFAULTS, DEFAULTS_FILE).expect("the built-in parameters are valid YAML");
+        let keys = yaml::parse(KEYS, "configs/keys.yaml").expect("the built-in key classes are valid YAML");
         let classes = Classes::read(&keys).expect("the built-in key classes have reasons");
-        Self {
-            defaults: tree.clone(),
-            tree,
-            classes,
-            notes: Vec::new(),
-            home: home::folder(),
-        }
+        Self { defaults: tree.clone(), tree, classes, notes: Vec::new(), home: home::folder() }
     }
 
     /// The folder that `~/` stands for, instead of the environment's `HOME`.
@@ -74,18 +66,11 @@ impl Parameters {
     pub fn declare(&mut self, path: &str, defaults: &Json, whose: &str) -> Result<(), Refusal> {
         let at = Origin::code(whose);
         if let Some(there) = self.defaults.get(path) {
-            return Err(Refusal::new(
-                path,
-                format!("a section that {} has already", there.at),
-                "a section of its own",
-            )
-            .at(&at)
-            .action("give the stage's section another name"));
+            return Err(Refusal::new(path, format!("a section that {} has already", there.at), "a section of its own")
+                .at(&at)
+                .action("give the stage's section another name"));
         }
-        let node = Node {
-            key: Some(at.clone()),
-            ..Node::from_json(defaults, &at)
-        };
+        let node = Node { key: Some(at.clone()), ..Node::from_json(defaults, &at) };
         self.tree.put(path, node.clone());
         self.defaults.put(path, node);
         Ok(())
@@ -104,8 +89,7 @@ impl Parameters {
                     self.set(key, node, Action::Set, &mut refusals);
                 }
             }
-            _ => refusals
-                .push(Refusal::new("", layer.show(), "a map of parameters").at(layer.place())),
+            _ => refusals.push(Refusal::new("", layer.show(), "a map of parameters").at(layer.place())),
         }
         refusals.into_result()
     }
@@ -118,20 +102,11 @@ impl Parameters {
         let mut refusals = Refusals::default();
         if argument.action == Action::Delete {
             if self.tree.take(&argument.key).is_none() {
-                let refusal = Refusal::new(
-                    &argument.key,
-                    "a key that does not exist",
-                    "a key to delete",
-                );
+                let refusal = Refusal::new(&argument.key, "a key that does not exist", "a key to delete");
                 refusals.push(self.near(refusal.at(&argument.origin()), &argument.key));
             }
         } else {
-            self.set(
-                &argument.key,
-                &argument.value,
-                argument.action,
-                &mut refusals,
-            );
+            self.set(&argument.key, &argument.value, argument.action, &mut refusals);
         }
         refusals.into_result()
     }
@@ -186,47 +161,25 @@ impl Parameters {
                         .action(format!("leave the `+` out; it is set at {}", there.place())),
                 ),
                 (None, _) => match fitted(self.defaults.get(key), node) {
-                    Ok(value) => self.tree.put(
-                        key,
-                        Node {
-                            value,
-                            at: node.at.clone(),
-                            key: Some(at),
-                        },
-                    ),
-                    Err(expected) => {
-                        refusals.push(Refusal::new(key, node.show(), expected).at(&at))
-                    }
+                    Ok(value) => self.tree.put(key, Node { value, at: node.at.clone(), key: Some(at) }),
+                    Err(expected) => refusals.push(Refusal::new(key, node.show(), expected).at(&at)),
                 },
             }
             return;
         }
         match self.classes.class(key, node) {
             Some(Class::Noted(reason)) => {
-                self.notes.push(Note {
-                    key: key.to_owned(),
-                    at,
-                    reason: reason.to_owned(),
-                });
+                self.notes.push(Note { key: key.to_owned(), at, reason: reason.to_owned() });
             }
             Some(Class::Refused(reason, unless)) => {
-                refusals.push(
-                    Refusal::new(key, node.show(), unless)
-                        .at(&at)
-                        .action(reason),
-                );
+                refusals.push(Refusal::new(key, node.show(), unless).at(&at).action(reason));
             }
             // A whole section of which some keys may be known, each by itself.
             None if entries.is_some() && self.classes.has_below(key) => {
                 self.set_all(key, &entries.expect("checked").clone(), action, refusals);
             }
             None if action == Action::Set => {
-                let refusal = Refusal::new(
-                    key,
-                    "a key that is not in the parameter tree",
-                    "a key of it",
-                )
-                .at(&at);
+                let refusal = Refusal::new(key, "a key that is not in the parameter tree", "a key of it").at(&at);
                 refusals.push(self.near(refusal, key));
             }
             None => {
@@ -269,9 +222,7 @@ fn fitted(default: Option<&Node>, node: &Node) -> Result<Value, &'static str> {
         return Ok(value);
     }
     match (&default.value, value) {
-        (Value::Bool(_), value @ Value::Bool(_)) | (Value::Int(_), value @ Value::Int(_)) => {
-            Ok(value)
-        }
+        (Value::Bool(_), value @ Value::Bool(_)) | (Value::Int(_), value @ Value::Int(_)) => Ok(value),
         (Value::Float(_), value @ (Value::Int(_) | Value::Float(_))) => Ok(value),
         (Value::Bool(_), _) => Err("true or false"),
         (Value::Int(_), _) => Err("a whole number"),
@@ -279,10 +230,7 @@ fn fitted(default: Option<&Node>, node: &Node) -> Result<Value, &'static str> {
         (Value::Map(_), value @ Value::Map(_)) => Ok(value),
         (Value::Map(_), _) => Err("a map"),
         // As verl does, one name may stand for a list of one.
-        (Value::List(_), Value::Str(_)) => Ok(Value::List(vec![Node {
-            key: None,
-            ..node.clone()
-        }])),
+        (Value::List(_), Value::Str(_)) => Ok(Value::List(vec![Node { key: None, ..node.clone() }])),
         (Value::List(_), value @ Value::List(_)) => Ok(value),
         (Value::List(_), _) => Err("a list"),
         (Value::Str(_), value @ (Value::Str(_) | Value::List(_))) => Ok(value),

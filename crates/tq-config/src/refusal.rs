@@ -22,18 +22,8 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal of `key`.
     #[must_use]
-    pub fn new(
-        key: impl Into<String>,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Self {
-        Self {
-            at: None,
-            key: key.into(),
-            found: found.into(),
-            expected: expected.into(),
-            action: String::new(),
-        }
+    pub fn new(key: impl Into<String>, found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { at: None, key: key.into(), found: found.into(), expected: expected.into(), action: String::new() }
     }
 
     /// Where it was written.
@@ -52,18 +42,10 @@ impl Refusal {
 
     /// Adds "did you mean …" when one of `candidates` is near `word`.
     #[must_use]
-    pub fn nearest<'a>(
-        mut self,
-        word: &str,
-        candidates: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
+    pub fn nearest<'a>(mut self, word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Self {
         if let Some(near) = crate::suggest::nearest(word, candidates) {
             let question = format!("did you mean `{near}`?");
-            self.action = if self.action.is_empty() {
-                question
-            } else {
-                format!("{question} {}", self.action)
-            };
+            self.action = if self.action.is_empty() { question } else { format!("{question} {}", self.action) };
         }
         self
     }

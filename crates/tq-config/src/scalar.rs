@@ -21,10 +21,7 @@ pub fn bare(text: &str) -> Value {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     if is_integer(unsigned) {
         // A whole number beyond 64 bits stays text: a message then shows it as written, and nothing rounds it.
-        return text
-            .replace('_', "")
-            .parse()
-            .map_or_else(|_| Value::Str(text.to_owned()), Value::Int);
+        return text.replace('_', "").parse().map_or_else(|_| Value::Str(text.to_owned()), Value::Int);
     }
     if is_float(unsigned)
         && let Ok(number) = text.replace('_', "").parse()
@@ -50,10 +47,7 @@ pub(crate) fn plain(text: &str) -> Value {
 
 /// Digits, single underscores between them allowed.
 fn is_digits(text: &str) -> bool {
-    !text.is_empty()
-        && text
-            .split('_')
-            .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    !text.is_empty() && text.split('_').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn is_integer(text: &str) -> bool {
@@ -97,10 +91,7 @@ mod tests {
         ] {
             assert_eq!(bare(text), value, "{text}");
         }
-        for text in [
-            "yes", "on", "None", "0x10", "007", "0.5_5.0", "1__0", "_1", "1_", ".", "e5", "", "-",
-            "a.b",
-        ] {
+        for text in ["yes", "on", "None", "0x10", "007", "0.5_5.0", "1__0", "_1", "1_", ".", "e5", "", "-", "a.b"] {
             assert_eq!(bare(text), Value::Str(text.into()), "{text}");
         }
         assert!(matches!(bare("nan"), Value::Float(x) if x.is_nan()));

@@ -9,17 +9,10 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         if candidate == word {
             continue;
         }
-        let left_out = candidate
-            .strip_suffix(word)
-            .is_some_and(|parents| parents.ends_with('.'));
-        let distance = if left_out {
-            1
-        } else {
-            distance(word, candidate)
-        };
+        let left_out = candidate.strip_suffix(word).is_some_and(|parents| parents.ends_with('.'));
+        let distance = if left_out { 1 } else { distance(word, candidate) };
         // Half of a short word changed is another word.
-        let plausible = distance <= allowed
-            && distance * 2 <= candidate.chars().count().max(word.chars().count());
+        let plausible = distance <= allowed && distance * 2 <= candidate.chars().count().max(word.chars().count());
         if plausible && best.is_none_or(|(d, _)| distance < d) {
             best = Some((distance, candidate));
         }
@@ -72,13 +65,7 @@ mod tests {
 
     #[test]
     fn a_key_without_its_parents_is_completed() {
-        let known = [
-            "actor_rollout_ref.rollout.n",
-            "actor_rollout_ref.actor.optim.lr",
-        ];
-        assert_eq!(
-            nearest("rollout.n", known),
-            Some("actor_rollout_ref.rollout.n")
-        );
+        let known = ["actor_rollout_ref.rollout.n", "actor_rollout_ref.actor.optim.lr"];
+        assert_eq!(nearest("rollout.n", known), Some("actor_rollout_ref.rollout.n"));
     }
 }

@@ -22,12 +22,8 @@ const MOST_NODES: usize = 100_000;
 pub fn load(path: &Path) -> Result<Node, Refusal> {
     let name = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Refusal::new(
-            "",
-            format!("`{name}`, which cannot be read ({error})"),
-            "a readable YAML file",
-        )
-        .action("check the path, relative to the current directory")
+        Refusal::new("", format!("`{name}`, which cannot be read ({error})"), "a readable YAML file")
+            .action("check the path, relative to the current directory")
     })?;
     parse(&text, &name)
 }
@@ -45,19 +41,12 @@ pub fn load(path: &Path) -> Result<Node, Refusal> {
 /// # Ok::<(), tq_config::Refusal>(())
 /// ```
 pub fn parse(text: &str, name: &str) -> Result<Node, Refusal> {
-    let mut reader = Reader {
-        events: Parser::new_from_str(text),
-        file: name.into(),
-        anchors: HashMap::new(),
-        nodes: 0,
-    };
+    let mut reader =
+        Reader { events: Parser::new_from_str(text), file: name.into(), anchors: HashMap::new(), nodes: 0 };
     let mut root = None;
     while let Some((event, span)) = reader.next()? {
         match event {
-            Event::StreamStart
-            | Event::DocumentStart(..)
-            | Event::DocumentEnd
-            | Event::StreamEnd => {}
+            Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd | Event::StreamEnd => {}
             _ if root.is_some() => {
                 return Err(Refusal::new("", "a second document", "one document a file")
                     .at(&reader.origin(span))
@@ -66,11 +55,7 @@ pub fn parse(text: &str, name: &str) -> Result<Node, Refusal> {
             event => root = Some(reader.node(event, span, "")?),
         }
     }
-    let start = Origin::File {
-        file: name.into(),
-        line: 1,
-        column: 1,
-    };
+    let start = Origin::File { file: name.into(), line: 1, column: 1 };
     match root {
         None => Ok(Node::map(start)),
         Some(node) if node.is_null() => Ok(Node::map(start)),
@@ -87,11 +72,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn origin(&self, span: Span) -> Origin {
-        Origin::File {
-            file: self.file.clone(),
-            line: span.start.line(),
-            column: span.start.col() + 1,
-        }
+        Origin::File { file: self.file.clone(), line: span.start.line(), column: span.start.col() + 1 }
     }
 
     /// The next event that is data.
@@ -103,11 +84,7 @@ impl<'a> Reader<'a> {
                 Some(Ok(event)) => return Ok(Some(event)),
                 Some(Err(error)) => {
                     let mark = error.marker();
-                    let at = Origin::File {
-                        file: self.file.clone(),
-                        line: mark.line(),
-                        column: mark.col() + 1,
-                    };
+                    let at = Origin::File { file: self.file.clone(), line: mark.line(), column: mark.col() + 1 };
                     return Err(Refusal::new("", format!("`{}`", error.kind()), "YAML").at(&at));
                 }
             }
@@ -115,30 +92,21 @@ impl<'a> Reader<'a> {
     }
 
     fn inside(&mut self, at: &Origin) -> Result<(Event<'a>, Span), Refusal> {
-        self.next()?.ok_or_else(|| {
-            Refusal::new("", "the end of the file", "the end of a list or map").at(at)
-        })
+        self.next()?.ok_or_else(|| Refusal::new("", "the end of the file", "the end of a list or map").at(at))
     }
 
     fn node(&mut self, event: Event<'a>, span: Span, path: &str) -> Result<Node, Refusal> {
         let at = self.origin(span);
         let tag = event.tag().map(ToString::to_string);
         if let Some(tag) = tag {
-            return Err(
-                Refusal::new(path, format!("the tag `{tag}`"), "a value without tag")
-                    .at(&at)
-                    .action("quote the value if it is text"),
-            );
+            return Err(Refusal::new(path, format!("the tag `{tag}`"), "a value without tag")
+                .at(&at)
+                .action("quote the value if it is text"));
         }
         let (anchor, value) = match event {
             Event::Alias(id) => {
                 let target = self.anchors.get(&id).ok_or_else(|| {
-                    Refusal::new(
-                        path,
-                        "an alias to a value that is still open",
-                        "an alias to a finished value",
-                    )
-                    .at(&at)
+                    Refusal::new(path, "an alias to a value that is still open", "an alias to a finished value").at(&at)
                 })?;
                 let value = target.value.clone();
                 self.count(size(&value), &at)?;
@@ -186,18 +154,14 @@ impl<'a> Reader<'a> {
                 Event::MappingEnd => return Ok(map),
                 Event::Scalar(key, ..) => key.into_owned(),
                 _ => {
-                    return Err(
-                        Refusal::new(path, "a key that is not text", "a plain key").at(&place)
-                    );
+                    return Err(Refusal::new(path, "a key that is not text", "a plain key").at(&place));
                 }
             };
             let path = join(path, &key);
             if key == "<<" {
-                return Err(
-                    Refusal::new(path, "a merge key `<<`", "the keys themselves")
-                        .at(&place)
-                        .action("write the keys out, or refer to single values with `${…}`"),
-                );
+                return Err(Refusal::new(path, "a merge key `<<`", "the keys themselves")
+                    .at(&place)
+                    .action("write the keys out, or refer to single values with `${…}`"));
             }
             if let Some(first) = map.get(&key) {
                 let first: &Node = first;
@@ -215,12 +179,7 @@ impl<'a> Reader<'a> {
     fn count(&mut self, nodes: usize, at: &Origin) -> Result<(), Refusal> {
         self.nodes += nodes;
         if self.nodes > MOST_NODES {
-            return Err(Refusal::new(
-                "",
-                format!("more than {MOST_NODES} values"),
-                "a configuration",
-            )
-            .at(at));
+            return Err(Refusal::new("", format!("more than {MOST_NODES} values"), "a configuration").at(at));
         }
         Ok(())
     }
@@ -239,24 +198,16 @@ mod tests {
     use super::*;
 
     fn refused(text: &str) -> String {
-        parse(text, "x.yaml")
-            .expect_err("should be refused")
-            .to_string()
+        parse(text, "x.yaml").expect_err("should be refused").to_string()
     }
 
     #[test]
     fn every_key_and_value_knows_its_place() {
-        let tree = parse(
-            "# first\na: 1\nb:\n  - x\n  - {c: 2.5,\n     d: 'q'}\n",
-            "x.yaml",
-        )
-        .unwrap();
+        let tree = parse("# first\na: 1\nb:\n  - x\n  - {c: 2.5,\n     d: 'q'}\n", "x.yaml").unwrap();
         let place = |path: &str| tree.get(path).unwrap().place().to_string();
         assert_eq!(place("a"), "x.yaml:2:1");
         assert_eq!(tree.get("a").unwrap().at.to_string(), "x.yaml:2:4");
-        let Value::List(items) = &tree.get("b").unwrap().value else {
-            panic!("a list")
-        };
+        let Value::List(items) = &tree.get("b").unwrap().value else { panic!("a list") };
         assert_eq!(items[0].at.to_string(), "x.yaml:4:5");
         assert_eq!(items[1].get("d").unwrap().place().to_string(), "x.yaml:6:6");
         assert_eq!(items[1].get("d").unwrap().value, Value::Str("q".into()));
@@ -303,12 +254,6 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_an_empty_map() {
-        assert_eq!(
-            parse("# nothing\n", "x.yaml")
-                .unwrap()
-                .as_map()
-                .map(Map::len),
-            Some(0)
-        );
+        assert_eq!(parse("# nothing\n", "x.yaml").unwrap().as_map().map(Map::len), Some(0));
     }
 }

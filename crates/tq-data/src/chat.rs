@@ -20,10 +20,7 @@ pub struct Message {
 impl Message {
     /// A message of the user.
     pub fn user(content: impl Into<String>) -> Self {
-        Message {
-            role: "user".into(),
-            content: content.into(),
-        }
+        Message { role: "user".into(), content: content.into() }
     }
 }
 
@@ -57,27 +54,15 @@ impl ChatTemplate {
     /// [`Error::Template`] with line and reason if the template does not compile.
     pub fn new(source: &str, special: Map<String, Value>) -> Result<Self> {
         let mut environment = Environment::new();
-        let syntax = SyntaxConfig::builder()
-            .trim_blocks(true)
-            .lstrip_blocks(true)
-            .build();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
         environment.set_syntax(syntax.expect("the standard delimiters are valid"));
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", tojson);
-        environment.add_function(
-            "raise_exception",
-            |message: String| -> Result<Jinja, minijinja::Error> {
-                Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
-            },
-        );
-        environment
-            .add_template_owned(NAME, source.to_string())
-            .map_err(explain)?;
-        Ok(ChatTemplate {
-            environment,
-            special,
-        })
+        environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
+            Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_template_owned(NAME, source.to_string()).map_err(explain)?;
+        Ok(ChatTemplate { environment, special })
     }
 
     /// The text of `messages`. `variables` are what the caller passes on: `add_generation_prompt`, `tools`, and whatever else the template reads.
@@ -85,18 +70,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`Error::Template`] if there is no message, or if the template fails or calls `raise_exception`.
-    pub fn render<M: Serialize>(
-        &self,
-        messages: &[M],
-        variables: &Map<String, Value>,
-    ) -> Result<String> {
+    pub fn render<M: Serialize>(&self, messages: &[M], variables: &Map<String, Value>) -> Result<String> {
         if messages.is_empty() {
-            return Err(Error::Template(
-                "an empty conversation has no text; give at least one message".into(),
-            ));
+            return Err(Error::Template("an empty conversation has no text; give at least one message".into()));
         }
-        let mut messages = serde_json::to_value(messages)
-            .map_err(|e| Error::Template(format!("messages: {e}")))?;
+        let mut messages = serde_json::to_value(messages).map_err(|e| Error::Template(format!("messages: {e}")))?;
         drop_nulls(&mut messages);
         let mut context = self.special.clone();
         context.extend(variables.clone());
@@ -115,12 +93,8 @@ fn drop_nulls(messages: &mut Value) {
 }
 
 fn explain(error: minijinja::Error) -> Error {
-    let place = error
-        .line()
-        .map_or(String::new(), |line| format!("line {line}: "));
-    let detail = error
-        .detail()
-        .map_or_else(|| error.to_string(), str::to_string);
+    let place = error.line().map_or(String::new(), |line| format!("line {line}: "));
+    let detail = error.detail().map_or_else(|| error.to_string(), str::to_string);
     Error::Template(format!("{place}{detail}"))
 }
 

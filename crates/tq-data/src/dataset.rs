@@ -73,9 +73,7 @@ impl Dataset {
     /// conversation, a row without conversation or ground truth, no rows at all.
     pub fn read<P: AsRef<Path>>(files: &[P], options: &ReadOptions) -> Result<Self> {
         if files.is_empty() {
-            return Err(Error::Empty(
-                "no file was named; set data.train_files or data.val_files".into(),
-            ));
+            return Err(Error::Empty("no file was named; set data.train_files or data.val_files".into()));
         }
         let mut rows = Vec::new();
         for file in files {
@@ -87,10 +85,7 @@ impl Dataset {
         }
         if rows.is_empty() {
             let names: Vec<PathBuf> = files.iter().map(|f| f.as_ref().into()).collect();
-            return Err(Error::Empty(format!(
-                "{names:?} hold no row within the limit {:?}",
-                options.limit
-            )));
+            return Err(Error::Empty(format!("{names:?} hold no row within the limit {:?}", options.limit)));
         }
         Ok(Dataset { rows })
     }
@@ -101,10 +96,7 @@ impl Dataset {
     }
 
     /// Number of rows.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a data set without rows cannot be read"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "a data set without rows cannot be read")]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -113,37 +105,15 @@ impl Dataset {
 fn read_file(path: &Path, options: &ReadOptions, left: usize, rows: &mut Vec<Row>) -> Result<()> {
     let file = File::open(path).map_err(Error::io(path))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(Error::parquet(path))?;
-    let found: Vec<String> = builder
-        .schema()
-        .fields()
-        .iter()
-        .map(|f| f.name().clone())
-        .collect();
-    let columns = Columns {
-        path,
-        found: &found,
-        options,
-    };
+    let found: Vec<String> = builder.schema().fields().iter().map(|f| f.name().clone()).collect();
+    let columns = Columns { path, found: &found, options };
     columns.check()?;
     // Other columns may hold images: they are not read.
-    let wanted = [
-        options.prompt_key.as_str(),
-        options.data_source_key.as_str(),
-        "ability",
-        "reward_model",
-        "extra_info",
-    ];
-    let roots = found
-        .iter()
-        .enumerate()
-        .filter(|(_, name)| wanted.contains(&name.as_str()))
-        .map(|(i, _)| i);
+    let wanted =
+        [options.prompt_key.as_str(), options.data_source_key.as_str(), "ability", "reward_model", "extra_info"];
+    let roots = found.iter().enumerate().filter(|(_, name)| wanted.contains(&name.as_str())).map(|(i, _)| i);
     let mask = ProjectionMask::roots(builder.parquet_schema(), roots);
-    let reader = builder
-        .with_projection(mask)
-        .with_limit(left)
-        .build()
-        .map_err(Error::parquet(path))?;
+    let reader = builder.with_projection(mask).with_limit(left).build().map_err(Error::parquet(path))?;
     let shared: Arc<Path> = path.into();
     let mut number = 0;
     for batch in reader {
@@ -175,22 +145,13 @@ impl Columns<'_> {
             })
         };
         if !has(&self.options.prompt_key) {
-            return missing(
-                &self.options.prompt_key,
-                "set data.prompt_key to the column with the conversation",
-            );
+            return missing(&self.options.prompt_key, "set data.prompt_key to the column with the conversation");
         }
         if !has(&self.options.data_source_key) && self.options.default_data_source.is_none() {
-            return missing(
-                &self.options.data_source_key,
-                "set data.reward_fn_key to the column that names the task",
-            );
+            return missing(&self.options.data_source_key, "set data.reward_fn_key to the column that names the task");
         }
         if !has("reward_model") && self.options.require_ground_truth {
-            return missing(
-                "reward_model",
-                "a reward needs reward_model.ground_truth in each row",
-            );
+            return missing("reward_model", "a reward needs reward_model.ground_truth in each row");
         }
         Ok(())
     }
@@ -201,14 +162,9 @@ impl Columns<'_> {
         let prompt = column(&options.prompt_key).expect("checked when the file was opened");
         let data_source = match column(&options.data_source_key) {
             Some(array) => self.text(array, i, &options.data_source_key, number)?,
-            None => options
-                .default_data_source
-                .clone()
-                .expect("checked when the file was opened"),
+            None => options.default_data_source.clone().expect("checked when the file was opened"),
         };
-        let answer = column("reward_model")
-            .map(|array| self.json(array, i, "reward_model"))
-            .transpose()?;
+        let answer = column("reward_model").map(|array| self.json(array, i, "reward_model")).transpose()?;
         let ground_truth = match answer.as_ref().map(|a| &a["ground_truth"]) {
             Some(Value::String(text)) => text.clone(),
             Some(Value::Null) | None if options.require_ground_truth => {
@@ -225,8 +181,7 @@ impl Columns<'_> {
                 .map(|array| self.json(array, i, "ability"))
                 .transpose()?
                 .and_then(|a| a.as_str().map(str::to_string)),
-            extra_info: column("extra_info")
-                .map_or(Ok(Value::Null), |array| self.json(array, i, "extra_info"))?,
+            extra_info: column("extra_info").map_or(Ok(Value::Null), |array| self.json(array, i, "extra_info"))?,
             file,
             number,
         })
@@ -236,13 +191,8 @@ impl Columns<'_> {
         let key = &self.options.prompt_key;
         match self.json(prompt, i, key)? {
             Value::String(text) => Ok(vec![Message::user(text)]),
-            Value::Array(turns) if turns.is_empty() => {
-                Err(self.bad(number, key, "is an empty conversation".into()))
-            }
-            Value::Array(turns) => turns
-                .iter()
-                .map(|turn| self.message(turn, number))
-                .collect(),
+            Value::Array(turns) if turns.is_empty() => Err(self.bad(number, key, "is an empty conversation".into())),
+            Value::Array(turns) => turns.iter().map(|turn| self.message(turn, number)).collect(),
             Value::Null => Err(self.bad(number, key, "is null".into())),
             _ => Err(Error::ColumnType {
                 path: self.path.into(),
@@ -265,10 +215,7 @@ impl Columns<'_> {
                 ))
             }
         };
-        Ok(Message {
-            role: field("role")?,
-            content: field("content")?,
-        })
+        Ok(Message { role: field("role")?, content: field("content")? })
     }
 
     fn text(&self, array: &dyn Array, i: usize, name: &str, number: usize) -> Result<String> {
@@ -294,11 +241,6 @@ impl Columns<'_> {
     }
 
     fn bad(&self, row: usize, column: &str, problem: String) -> Error {
-        Error::BadValue {
-            path: self.path.into(),
-            row,
-            column: column.into(),
-            problem,
-        }
+        Error::BadValue { path: self.path.into(), row, column: column.into(), problem }
     }
 }

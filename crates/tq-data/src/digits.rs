@@ -47,12 +47,7 @@ impl Problem {
         let mut problems = Vec::with_capacity(810);
         for first in 0..=9 {
             for second in 0..=8 {
-                problems.extend((1..=9).map(|count| Problem {
-                    first,
-                    second,
-                    modulus: MODULUS,
-                    count,
-                }));
+                problems.extend((1..=9).map(|count| Problem { first, second, modulus: MODULUS, count }));
             }
         }
         problems
@@ -62,19 +57,14 @@ impl Problem {
     pub fn answer(&self) -> String {
         let modulus = u64::from(self.modulus);
         let step = (u64::from(self.second) + modulus - u64::from(self.first) % modulus) % modulus;
-        let members = (1..=u64::from(self.count))
-            .map(|k| ((u64::from(self.second) + k * step) % modulus).to_string());
+        let members = (1..=u64::from(self.count)).map(|k| ((u64::from(self.second) + k * step) % modulus).to_string());
         members.collect::<Vec<_>>().join(",")
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{},{}:{},{}",
-            self.first, self.second, self.modulus, self.count
-        )
+        write!(f, "{},{}:{},{}", self.first, self.second, self.modulus, self.count)
     }
 }
 
@@ -88,17 +78,10 @@ impl FromStr for Problem {
             let (modulus, count) = rule.split_once(',')?;
             let number = |digits: &str| digits.parse::<u32>().ok();
             let modulus = number(modulus).filter(|m| *m > 0)?;
-            Some(Problem {
-                first: number(first)?,
-                second: number(second)?,
-                modulus,
-                count: number(count)?,
-            })
+            Some(Problem { first: number(first)?, second: number(second)?, modulus, count: number(count)? })
         };
         parse().ok_or_else(|| {
-            Error::Options(format!(
-                "{text:?} is no digits problem; expected `a,b:M,N` with M at least 1"
-            ))
+            Error::Options(format!("{text:?} is no digits problem; expected `a,b:M,N` with M at least 1"))
         })
     }
 }
@@ -115,10 +98,7 @@ pub struct Options {
 impl Default for Options {
     /// 160 held out, seed 1.
     fn default() -> Self {
-        Options {
-            seed: 1,
-            held_out: 160,
-        }
+        Options { seed: 1, held_out: 160 }
     }
 }
 
@@ -144,11 +124,7 @@ pub struct Written {
 pub fn split(options: &Options) -> Result<(Vec<Problem>, Vec<Problem>)> {
     let mut problems = Problem::all();
     if options.held_out == 0 || options.held_out >= problems.len() {
-        return Err(Error::Options(format!(
-            "held_out = {}; expected 1 to {}",
-            options.held_out,
-            problems.len() - 1
-        )));
+        return Err(Error::Options(format!("held_out = {}; expected 1 to {}", options.held_out, problems.len() - 1)));
     }
     SplitMix64::new(options.seed).shuffle(&mut problems);
     let held_out = problems.split_off(problems.len() - options.held_out);
@@ -196,10 +172,7 @@ fn records(problems: &[Problem], split: &str) -> Vec<Record> {
 pub fn model_files() -> [(&'static str, Value); 4] {
     [
         ("config.json", config()),
-        (
-            "generation_config.json",
-            json!({"eos_token_id": 1, "pad_token_id": 2}),
-        ),
+        ("generation_config.json", json!({"eos_token_id": 1, "pad_token_id": 2})),
         ("tokenizer.json", tokenizer()),
         ("tokenizer_config.json", tokenizer_config()),
     ]
@@ -233,17 +206,12 @@ fn config() -> Value {
 }
 
 /// The four special symbols come first: separator, end, padding, unknown.
-const SYMBOLS: [&str; 16] = [
-    "S", "E", "P", "U", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", ",", ":",
-];
+const SYMBOLS: [&str; 16] = ["S", "E", "P", "U", "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", ",", ":"];
 
 fn tokenizer() -> Value {
     let special = |id: usize| json!({"id": id, "content": SYMBOLS[id], "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
-    let vocabulary: serde_json::Map<String, Value> = SYMBOLS
-        .iter()
-        .enumerate()
-        .map(|(id, symbol)| (symbol.to_string(), json!(id)))
-        .collect();
+    let vocabulary: serde_json::Map<String, Value> =
+        SYMBOLS.iter().enumerate().map(|(id, symbol)| (symbol.to_string(), json!(id))).collect();
     json!({
         "version": "1.0",
         "truncation": null,

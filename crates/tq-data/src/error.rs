@@ -106,9 +106,7 @@ impl Error {
         move |source| Error::Io { path, source }
     }
 
-    pub(crate) fn parquet(
-        path: impl Into<PathBuf>,
-    ) -> impl FnOnce(parquet::errors::ParquetError) -> Error {
+    pub(crate) fn parquet(path: impl Into<PathBuf>) -> impl FnOnce(parquet::errors::ParquetError) -> Error {
         let path = path.into();
         move |source| Error::Parquet { path, source }
     }

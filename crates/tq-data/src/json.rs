@@ -1,9 +1,9 @@
 //! Arrow values as JSON, and JSON as Python prints it.
 
 use arrow::array::{
-    Array, AsArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array,
-    Int64Array, LargeListArray, LargeStringArray, ListArray, StringArray, StringViewArray,
-    StructArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
+    Array, AsArray, BooleanArray, Float32Array, Float64Array, Int8Array, Int16Array, Int32Array, Int64Array,
+    LargeListArray, LargeStringArray, ListArray, StringArray, StringViewArray, StructArray, UInt8Array, UInt16Array,
+    UInt32Array, UInt64Array,
 };
 use serde_json::{Map, Value, json};
 
@@ -50,10 +50,7 @@ pub(crate) fn from_arrow(array: &dyn Array, row: usize) -> Result<Value, String>
     } else {
         return Err(array.data_type().to_string());
     };
-    (0..items.len())
-        .map(|i| from_arrow(&items, i))
-        .collect::<Result<Vec<_>, _>>()
-        .map(Value::Array)
+    (0..items.len()).map(|i| from_arrow(&items, i)).collect::<Result<Vec<_>, _>>().map(Value::Array)
 }
 
 /// Strings that pandas wrote as a categorical.

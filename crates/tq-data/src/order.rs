@@ -33,10 +33,7 @@ impl Order {
     /// If `len` is 0.
     pub fn sequential(len: usize) -> Self {
         assert!(len > 0, "an order over no rows has no first row");
-        Order {
-            len: len as u64,
-            seed: None,
-        }
+        Order { len: len as u64, seed: None }
     }
 
     /// A new permutation for each epoch, all determined by `seed`.
@@ -44,10 +41,7 @@ impl Order {
     /// # Panics
     /// If `len` is 0.
     pub fn shuffled(len: usize, seed: u64) -> Self {
-        Order {
-            seed: Some(seed),
-            ..Order::sequential(len)
-        }
+        Order { seed: Some(seed), ..Order::sequential(len) }
     }
 
     /// Rows in one epoch.
@@ -70,11 +64,7 @@ impl Order {
     /// # Panics
     /// If `index` is not below the number of rows.
     pub fn row(&self, epoch: u64, index: u64) -> usize {
-        assert!(
-            index < self.len,
-            "index {index} is outside an epoch of {} rows",
-            self.len
-        );
+        assert!(index < self.len, "index {index} is outside an epoch of {} rows", self.len);
         let Some(seed) = self.seed else {
             return index as usize;
         };
@@ -122,23 +112,12 @@ mod tests {
 
     #[test]
     fn epochs_and_seeds_differ_and_nothing_is_left_in_place() {
-        let of = |seed, epoch| {
-            (0..650)
-                .map(|i| Order::shuffled(650, seed).row(epoch, i))
-                .collect::<Vec<_>>()
-        };
+        let of = |seed, epoch| (0..650).map(|i| Order::shuffled(650, seed).row(epoch, i)).collect::<Vec<_>>();
         assert_ne!(of(1, 0), of(1, 1));
         assert_ne!(of(1, 0), of(2, 0));
         assert_eq!(of(3, 5), of(3, 5));
-        let fixed = of(1, 0)
-            .iter()
-            .enumerate()
-            .filter(|(i, row)| i == *row)
-            .count();
-        assert!(
-            fixed < 10,
-            "{fixed} rows kept their place; a random permutation keeps about one"
-        );
+        let fixed = of(1, 0).iter().enumerate().filter(|(i, row)| i == *row).count();
+        assert!(fixed < 10, "{fixed} rows kept their place; a random permutation keeps about one");
     }
 
     #[test]
@@ -155,10 +134,7 @@ mod tests {
     #[test]
     fn sequential_order_wraps_around() {
         let order = Order::sequential(3);
-        assert_eq!(
-            (0..7).map(|i| order.at(i)).collect::<Vec<_>>(),
-            [0, 1, 2, 0, 1, 2, 0]
-        );
+        assert_eq!((0..7).map(|i| order.at(i)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
         assert_eq!(order.epoch(6), 2);
     }
 }

@@ -46,9 +46,7 @@ impl std::str::FromStr for Truncation {
             "left" => Ok(Truncation::Left),
             "right" => Ok(Truncation::Right),
             "middle" => Ok(Truncation::Middle),
-            _ => Err(Error::Options(format!(
-                "data.truncation = {name:?}; expected error, left, right or middle"
-            ))),
+            _ => Err(Error::Options(format!("data.truncation = {name:?}; expected error, left, right or middle"))),
         }
     }
 }
@@ -67,11 +65,7 @@ pub struct PromptOptions {
 impl Default for PromptOptions {
     /// verl's defaults: 512 tokens, nothing filtered, an overlong prompt is an error.
     fn default() -> Self {
-        PromptOptions {
-            max_length: 512,
-            filter_overlong: false,
-            truncation: Truncation::Error,
-        }
+        PromptOptions { max_length: 512, filter_overlong: false, truncation: Truncation::Error }
     }
 }
 
@@ -87,11 +81,7 @@ impl PromptSet {
     ///
     /// # Errors
     /// What the template or the tokenizer refuses; [`Error::Overlong`]; [`Error::Empty`] if the filter leaves nothing.
-    pub fn prepare(
-        dataset: &Dataset,
-        tokenizer: &Tokenizer,
-        options: &PromptOptions,
-    ) -> Result<Self> {
+    pub fn prepare(dataset: &Dataset, tokenizer: &Tokenizer, options: &PromptOptions) -> Result<Self> {
         let mut prompts = Vec::with_capacity(dataset.len());
         let mut filtered = 0;
         for row in dataset.rows() {
@@ -120,10 +110,7 @@ impl PromptSet {
     }
 
     /// Number of prompts kept; at least 1.
-    #[expect(
-        clippy::len_without_is_empty,
-        reason = "a set without prompts cannot be prepared"
-    )]
+    #[expect(clippy::len_without_is_empty, reason = "a set without prompts cannot be prepared")]
     pub fn len(&self) -> usize {
         self.prompts.len()
     }
@@ -159,12 +146,7 @@ fn shorten(mut ids: Vec<i64>, row: &Row, options: &PromptOptions) -> Result<Vec<
     };
     match options.truncation {
         Truncation::Error => {
-            return Err(Error::Overlong {
-                path: row.file.to_path_buf(),
-                row: row.number,
-                length: ids.len(),
-                limit,
-            });
+            return Err(Error::Overlong { path: row.file.to_path_buf(), row: row.number, length: ids.len(), limit });
         }
         Truncation::Left => drop(ids.drain(..excess)),
         Truncation::Right => ids.truncate(limit),

@@ -29,15 +29,7 @@ pub struct Tokenizer {
     pad: Option<i64>,
 }
 
-const SPECIAL: [&str; 7] = [
-    "bos_token",
-    "eos_token",
-    "pad_token",
-    "unk_token",
-    "sep_token",
-    "cls_token",
-    "mask_token",
-];
+const SPECIAL: [&str; 7] = ["bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token"];
 
 impl Tokenizer {
     /// Loads the tokenizer of the model folder `folder`.
@@ -52,10 +44,8 @@ impl Tokenizer {
         let path = folder.join("tokenizer.json");
         // Read first: the tokenizers crate reports a missing file without naming it.
         let bytes = std::fs::read(&path).map_err(Error::io(&path))?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|e| Error::ModelFile {
-            path: path.clone(),
-            problem: format!("not a tokenizer: {e}"),
-        })?;
+        let inner = tokenizers::Tokenizer::from_bytes(&bytes)
+            .map_err(|e| Error::ModelFile { path: path.clone(), problem: format!("not a tokenizer: {e}") })?;
         let settings_path = folder.join("tokenizer_config.json");
         let settings = read_json(&settings_path)?;
         let generation = read_json(&folder.join("generation_config.json"))?;
@@ -82,30 +72,18 @@ impl Tokenizer {
             }
         };
         let mut eos: Vec<i64> = id_of("eos_token")?.into_iter().collect();
-        let listed = [&generation, &config]
-            .into_iter()
-            .map(|file| ids(&file["eos_token_id"]))
-            .find(|ids| !ids.is_empty());
+        let listed =
+            [&generation, &config].into_iter().map(|file| ids(&file["eos_token_id"])).find(|ids| !ids.is_empty());
         for id in listed.unwrap_or_default() {
             if !eos.contains(&id) {
                 eos.push(id);
             }
         }
-        let pad = id_of("pad_token")?.or_else(|| {
-            [&generation, &config]
-                .into_iter()
-                .find_map(|file| file["pad_token_id"].as_i64())
-        });
-        let template = template_source(folder, &settings)?
-            .map(|source| ChatTemplate::new(&source, special))
-            .transpose()?;
-        Ok(Tokenizer {
-            path,
-            inner,
-            template,
-            eos,
-            pad,
-        })
+        let pad = id_of("pad_token")?
+            .or_else(|| [&generation, &config].into_iter().find_map(|file| file["pad_token_id"].as_i64()));
+        let template =
+            template_source(folder, &settings)?.map(|source| ChatTemplate::new(&source, special)).transpose()?;
+        Ok(Tokenizer { path, inner, template, eos, pad })
     }
 
     /// The ids of `text`, with no token added before or after.
@@ -125,10 +103,7 @@ impl Tokenizer {
     }
 
     fn encode_as(&self, text: &str, special: bool) -> Result<Vec<i64>> {
-        let encoding = self
-            .inner
-            .encode_fast(text, special)
-            .map_err(|e| self.refused(format!("{text:?}: {e}")))?;
+        let encoding = self.inner.encode_fast(text, special).map_err(|e| self.refused(format!("{text:?}: {e}")))?;
         Ok(encoding.get_ids().iter().map(|id| i64::from(*id)).collect())
     }
 
@@ -137,13 +112,8 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenize`] if an id is outside the vocabulary.
     pub fn decode(&self, ids: &[i64], skip_special: bool) -> Result<String> {
-        let known = ids
-            .iter()
-            .map(|id| self.known(*id))
-            .collect::<Result<Vec<u32>>>()?;
-        self.inner
-            .decode(&known, skip_special)
-            .map_err(|e| self.refused(format!("ids {ids:?}: {e}")))
+        let known = ids.iter().map(|id| self.known(*id)).collect::<Result<Vec<u32>>>()?;
+        self.inner.decode(&known, skip_special).map_err(|e| self.refused(format!("ids {ids:?}: {e}")))
     }
 
     /// Each id as its own text, and whether it ends a response.
@@ -152,32 +122,17 @@ impl Tokenizer {
     /// As [`decode`](Self::decode).
     pub fn pieces(&self, ids: &[i64]) -> Result<Vec<Piece>> {
         ids.iter()
-            .map(|id| {
-                Ok(Piece {
-                    text: self.decode(std::slice::from_ref(id), false)?,
-                    end: self.eos.contains(id),
-                })
-            })
+            .map(|id| Ok(Piece { text: self.decode(std::slice::from_ref(id), false)?, end: self.eos.contains(id) }))
             .collect()
     }
 
     fn known(&self, id: i64) -> Result<u32> {
-        let narrow = u32::try_from(id)
-            .ok()
-            .filter(|id| self.inner.id_to_token(*id).is_some());
-        narrow.ok_or_else(|| {
-            self.refused(format!(
-                "id {id} is not in the vocabulary of {} tokens",
-                self.vocab_size()
-            ))
-        })
+        let narrow = u32::try_from(id).ok().filter(|id| self.inner.id_to_token(*id).is_some());
+        narrow.ok_or_else(|| self.refused(format!("id {id} is not in the vocabulary of {} tokens", self.vocab_size())))
     }
 
     fn refused(&self, problem: String) -> Error {
-        Error::Tokenize {
-            path: self.path.clone(),
-            problem,
-        }
+        Error::Tokenize { path: self.path.clone(), problem }
     }
 
     /// The id that ends a response and that training appends to an answer: the first of [`eos_ids`](Self::eos_ids).
@@ -217,10 +172,9 @@ impl Tokenizer {
     /// [`Error::Template`] if the template fails on these messages.
     pub fn prompt_text(&self, messages: &[Message]) -> Result<String> {
         match &self.template {
-            Some(template) => template.render(
-                messages,
-                &Map::from_iter([("add_generation_prompt".to_string(), Value::Bool(true))]),
-            ),
+            Some(template) => {
+                template.render(messages, &Map::from_iter([("add_generation_prompt".to_string(), Value::Bool(true))]))
+            }
             None => Ok(messages.iter().map(|m| m.content.as_str()).collect()),
         }
     }
@@ -229,10 +183,8 @@ impl Tokenizer {
 /// The JSON file at `path`, or null if there is none.
 fn read_json(path: &Path) -> Result<Value> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| Error::ModelFile {
-            path: path.into(),
-            problem: format!("not valid JSON: {e}"),
-        }),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map_err(|e| Error::ModelFile { path: path.into(), problem: format!("not valid JSON: {e}") }),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(Value::Null),
         Err(e) => Err(Error::io(path)(e)),
     }
@@ -260,18 +212,11 @@ fn template_source(folder: &Path, settings: &Value) -> Result<Option<String>> {
     match &settings["chat_template"] {
         Value::String(source) => Ok(Some(source.clone())),
         Value::Array(named) => {
-            let default = named
-                .iter()
-                .find(|t| t["name"] == "default")
-                .and_then(|t| t["template"].as_str());
-            default
-                .map(|source| Some(source.to_string()))
-                .ok_or_else(|| Error::ModelFile {
-                    path: folder.join("tokenizer_config.json"),
-                    problem:
-                        "chat_template is a list without an entry named \"default\"; name one so"
-                            .into(),
-                })
+            let default = named.iter().find(|t| t["name"] == "default").and_then(|t| t["template"].as_str());
+            default.map(|source| Some(source.to_string())).ok_or_else(|| Error::ModelFile {
+                path: folder.join("tokenizer_config.json"),
+                problem: "chat_template is a list without an entry named \"default\"; name one so".into(),
+            })
         }
         _ => Ok(None),
     }

@@ -38,8 +38,7 @@ pub fn write_parquet(path: &Path, records: &[Record]) -> Result<()> {
     let batch = batch(records);
     let partial = path.with_extension("parquet.partial");
     let file = File::create(&partial).map_err(Error::io(&partial))?;
-    let mut writer =
-        ArrowWriter::try_new(file, batch.schema(), None).map_err(Error::parquet(&partial))?;
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).map_err(Error::parquet(&partial))?;
     writer.write(&batch).map_err(Error::parquet(&partial))?;
     writer.close().map_err(Error::parquet(&partial))?;
     std::fs::rename(&partial, path).map_err(Error::io(path))
@@ -55,31 +54,17 @@ fn batch(records: &[Record]) -> RecordBatch {
     let element = Field::new("element", turn.data_type().clone(), true);
     let prompt = ListArray::new(Arc::new(element), lengths, turn, None);
     let reward_model = structure(vec![
-        (
-            "ground_truth",
-            strings(records.iter().map(|r| r.ground_truth.as_str())),
-        ),
+        ("ground_truth", strings(records.iter().map(|r| r.ground_truth.as_str()))),
         ("style", strings(records.iter().map(|_| "rule"))),
     ]);
     let extra_info = structure(vec![
-        (
-            "index",
-            Arc::new(Int64Array::from_iter_values(
-                records.iter().map(|r| r.index),
-            )),
-        ),
+        ("index", Arc::new(Int64Array::from_iter_values(records.iter().map(|r| r.index)))),
         ("split", strings(records.iter().map(|r| r.split.as_str()))),
     ]);
     RecordBatch::try_from_iter([
-        (
-            "data_source",
-            strings(records.iter().map(|r| r.data_source.as_str())),
-        ),
+        ("data_source", strings(records.iter().map(|r| r.data_source.as_str()))),
         ("prompt", Arc::new(prompt) as ArrayRef),
-        (
-            "ability",
-            strings(records.iter().map(|r| r.ability.as_str())),
-        ),
+        ("ability", strings(records.iter().map(|r| r.ability.as_str()))),
         ("reward_model", reward_model),
         ("extra_info", extra_info),
     ])

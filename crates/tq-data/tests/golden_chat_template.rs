@@ -7,31 +7,18 @@ use serde_json::{Map, Value};
 use tq_data::{ChatTemplate, Tokenizer};
 
 fn folder(variable: &str, default: &str) -> PathBuf {
-    std::env::var_os(variable).map_or_else(
-        || {
-            PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-                .join("../..")
-                .join(default)
-        },
-        PathBuf::from,
-    )
+    std::env::var_os(variable)
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").join(default), PathBuf::from)
 }
 
 fn ids(value: &Value) -> Vec<i64> {
-    value
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_i64)
-        .collect()
+    value.as_array().into_iter().flatten().filter_map(Value::as_i64).collect()
 }
 
 /// Templates by tokenizer, with the special tokens as their variables.
 fn templates(head: &Value) -> HashMap<String, ChatTemplate> {
     let of = |(name, source): (&String, &Value)| {
-        let special = head["special"][name]
-            .as_object()
-            .expect("special tokens are listed");
+        let special = head["special"][name].as_object().expect("special tokens are listed");
         let mut variables: Map<String, Value> = special
             .iter()
             .filter(|(_, v)| v.is_string())
@@ -41,17 +28,9 @@ fn templates(head: &Value) -> HashMap<String, ChatTemplate> {
             variables.insert("sep_token".into(), "S".into());
         }
         let template = ChatTemplate::new(source.as_str().expect("a template is text"), variables);
-        (
-            name.clone(),
-            template.unwrap_or_else(|e| panic!("{name}: {e}")),
-        )
+        (name.clone(), template.unwrap_or_else(|e| panic!("{name}: {e}")))
     };
-    head["chat_templates"]
-        .as_object()
-        .expect("templates are listed")
-        .iter()
-        .map(of)
-        .collect()
+    head["chat_templates"].as_object().expect("templates are listed").iter().map(of).collect()
 }
 
 #[test]
@@ -61,21 +40,14 @@ fn chat_templates_and_tokenizers_agree_with_the_recorded_results() {
         println!("skipped: {} not found (set TQ_GOLDEN)", path.display());
         return;
     };
-    let mut lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).expect("JSON lines"));
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON lines"));
     let head = lines.next().expect("a first line");
     let templates = templates(&head);
     let data = folder("TQ_SHARED", "../shared").join("data");
-    let places = [
-        ("digit_completion", "digits/model"),
-        ("stories260k", "stories260K"),
-        ("smollm2", "smollm2_tokenizer"),
-    ];
-    let tokenizers: HashMap<&str, Tokenizer> = places
-        .iter()
-        .filter_map(|(name, place)| Some((*name, Tokenizer::load(&data.join(place)).ok()?)))
-        .collect();
+    let places =
+        [("digit_completion", "digits/model"), ("stories260k", "stories260K"), ("smollm2", "smollm2_tokenizer")];
+    let tokenizers: HashMap<&str, Tokenizer> =
+        places.iter().filter_map(|(name, place)| Some((*name, Tokenizer::load(&data.join(place)).ok()?))).collect();
 
     let (mut run, mut skipped, mut wrong) = (0, 0, Vec::new());
     for case in lines {
@@ -95,25 +67,16 @@ fn chat_templates_and_tokenizers_agree_with_the_recorded_results() {
             if let Some(tools) = case.get("tools") {
                 variables.insert("tools".into(), tools.clone());
             }
-            let rendered =
-                templates[name].render(case["messages"].as_array().expect("messages"), &variables);
+            let rendered = templates[name].render(case["messages"].as_array().expect("messages"), &variables);
             match (rendered, case.get("error")) {
                 (Ok(text), None) => {
                     if let Some(tokenizer) = tokenizers.get(name) {
-                        check(
-                            "ids",
-                            tokenizer.encode(&text).expect("encodes").into(),
-                            &case["ids"],
-                        );
+                        check("ids", tokenizer.encode(&text).expect("encodes").into(), &case["ids"]);
                     }
                     check("text", text.into(), &case["rendered"]);
                 }
                 (Err(_), Some(_)) => {}
-                (ours, theirs) => check(
-                    "outcome",
-                    format!("{ours:?}").into(),
-                    &theirs.cloned().unwrap_or_default(),
-                ),
+                (ours, theirs) => check("outcome", format!("{ours:?}").into(), &theirs.cloned().unwrap_or_default()),
             }
             run += 1;
             continue;
@@ -125,22 +88,14 @@ fn chat_templates_and_tokenizers_agree_with_the_recorded_results() {
         let theirs = ids(&case["ids"]);
         if case["kind"] == "tokenize" {
             let text = case["text"].as_str().expect("a text");
-            check(
-                "ids",
-                tokenizer.encode(text).expect("encodes").into(),
-                &case["ids"],
-            );
+            check("ids", tokenizer.encode(text).expect("encodes").into(), &case["ids"]);
             check(
                 "ids with special tokens",
                 tokenizer.encode_with_special(text).expect("encodes").into(),
                 &case["ids_with_special"],
             );
         }
-        check(
-            "decoded",
-            tokenizer.decode(&theirs, false).expect("decodes").into(),
-            &case["decoded"],
-        );
+        check("decoded", tokenizer.decode(&theirs, false).expect("decodes").into(), &case["decoded"]);
         check(
             "decoded without special tokens",
             tokenizer.decode(&theirs, true).expect("decodes").into(),
@@ -149,10 +104,5 @@ fn chat_templates_and_tokenizers_agree_with_the_recorded_results() {
         run += 1;
     }
     println!("chat_template.jsonl: {run} run, {skipped} skipped");
-    assert!(
-        wrong.is_empty(),
-        "{} differ:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }

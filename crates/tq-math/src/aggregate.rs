@@ -43,10 +43,7 @@ impl FromStr for Mode {
 impl Mode {
     /// verl's name.
     pub fn name(self) -> &'static str {
-        NAMES
-            .iter()
-            .find(|(_, mode)| *mode == self)
-            .map_or("", |(name, _)| name)
+        NAMES.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
     }
 }
 
@@ -82,13 +79,7 @@ pub struct Aggregation {
 impl Aggregation {
     /// `mode` with the totals of whatever layout is handed in, on one worker.
     pub fn new(mode: Mode) -> Self {
-        Aggregation {
-            mode,
-            dp_size: 1,
-            batch_num_tokens: None,
-            global_batch_size: None,
-            loss_scale_factor: None,
-        }
+        Aggregation { mode, dp_size: 1, batch_num_tokens: None, global_batch_size: None, loss_scale_factor: None }
     }
 
     /// `mode` with the totals of the mini-batch `mini`, for use on its micro-batches.
@@ -139,9 +130,7 @@ impl Aggregation {
         self.total(
             "global_batch_size",
             self.global_batch_size,
-            (0..layout.rows())
-                .filter(|i| layout.kept_in(*i) > 0)
-                .count(),
+            (0..layout.rows()).filter(|i| layout.kept_in(*i) > 0).count(),
         )
     }
 
@@ -154,15 +143,7 @@ impl Aggregation {
             });
         }
         let total = given.unwrap_or(here as f64);
-        if total > 0.0 {
-            Ok(total)
-        } else {
-            Err(Error::TooFewTokens {
-                what: "a mean loss",
-                found: 0,
-                least: 1,
-            })
-        }
+        if total > 0.0 { Ok(total) } else { Err(Error::TooFewTokens { what: "a mean loss", found: 0, least: 1 }) }
     }
 
     fn norm(&self) -> Result<f64> {

@@ -17,9 +17,7 @@ pub enum Error {
         unit: &'static str,
     },
     /// A column that the algorithm cannot do without.
-    #[error(
-        "{algorithm} needs {what}, which is absent; produce the column or choose another algorithm"
-    )]
+    #[error("{algorithm} needs {what}, which is absent; produce the column or choose another algorithm")]
     MissingInput {
         /// The estimator or loss.
         algorithm: &'static str,
@@ -85,11 +83,7 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn unknown(kind: &'static str, found: &str, known: &[&str]) -> Error {
-        Error::Unknown {
-            kind,
-            found: found.into(),
-            known: known.iter().map(|name| name.to_string()).collect(),
-        }
+        Error::Unknown { kind, found: found.into(), known: known.iter().map(|name| name.to_string()).collect() }
     }
 }
 

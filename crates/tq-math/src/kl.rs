@@ -44,15 +44,9 @@ impl FromStr for Penalty {
     /// verl's names: `kl`/`k1`, `abs`, `mse`/`k2`, `low_var_kl`/`k3`, each with an optional `+`.
     fn from_str(name: &str) -> Result<Self> {
         let base = name.strip_suffix('+');
-        let found = NAMES
-            .iter()
-            .find(|(known, _)| *known == base.unwrap_or(name));
-        let (_, estimator) = found
-            .ok_or_else(|| Error::unknown("kl penalty", name, &NAMES.map(|(known, _)| known)))?;
-        Ok(Penalty {
-            estimator: *estimator,
-            straight_through: base.is_some(),
-        })
+        let found = NAMES.iter().find(|(known, _)| *known == base.unwrap_or(name));
+        let (_, estimator) = found.ok_or_else(|| Error::unknown("kl penalty", name, &NAMES.map(|(known, _)| known)))?;
+        Ok(Penalty { estimator: *estimator, straight_through: base.is_some() })
     }
 }
 
@@ -62,23 +56,13 @@ impl Estimator {
         let distance = log_prob - ref_log_prob;
         match self {
             Estimator::K1 => (distance, 1.0),
-            Estimator::Abs => (
-                distance.abs(),
-                if distance == 0.0 {
-                    0.0
-                } else {
-                    distance.signum()
-                },
-            ),
+            Estimator::Abs => (distance.abs(), if distance == 0.0 { 0.0 } else { distance.signum() }),
             Estimator::K2 => (0.5 * distance * distance, distance),
             Estimator::K3 => {
                 let x = (-distance).clamp(-20.0, 20.0);
                 let raw = x.exp() - x - 1.0;
                 let inside = distance.abs() <= 20.0 && raw.abs() <= 10.0;
-                (
-                    raw.clamp(-10.0, 10.0),
-                    if inside { 1.0 - x.exp() } else { 0.0 },
-                )
+                (raw.clamp(-10.0, 10.0), if inside { 1.0 - x.exp() } else { 0.0 })
             }
         }
     }
@@ -88,11 +72,7 @@ impl Penalty {
     /// Value, and derivative with respect to `log_prob`, for one token.
     pub fn evaluate(self, log_prob: f64, ref_log_prob: f64) -> (f64, f64) {
         let (value, slope) = self.estimator.evaluate(log_prob, ref_log_prob);
-        let slope = if self.straight_through {
-            Estimator::K2.evaluate(log_prob, ref_log_prob).1
-        } else {
-            slope
-        };
+        let slope = if self.straight_through { Estimator::K2.evaluate(log_prob, ref_log_prob).1 } else { slope };
         (value, slope)
     }
 }
@@ -123,25 +103,12 @@ pub fn in_reward(
     layout.check_tokens("ref_log_probs", ref_log_probs.len())?;
     let mut kl = vec![0.0; layout.tokens()];
     for k in layout.all_kept() {
-        kl[k] = penalty
-            .evaluate(log_probs[k].into(), ref_log_probs[k].into())
-            .0;
+        kl[k] = penalty.evaluate(log_probs[k].into(), ref_log_probs[k].into()).0;
     }
-    let rewards = scores
-        .iter()
-        .zip(&kl)
-        .map(|(score, kl)| f64::from(*score) - coefficient * kl)
-        .collect();
+    let rewards = scores.iter().zip(&kl).map(|(score, kl)| f64::from(*score) - coefficient * kl).collect();
     let per_row = stats::row_means(layout, &kl)?;
-    let current_kl = if per_row.is_empty() {
-        0.0
-    } else {
-        per_row.iter().sum::<f64>() / per_row.len() as f64
-    };
-    Ok(InReward {
-        rewards,
-        current_kl,
-    })
+    let current_kl = if per_row.is_empty() { 0.0 } else { per_row.iter().sum::<f64>() / per_row.len() as f64 };
+    Ok(InReward { rewards, current_kl })
 }
 
 /// The coefficient of the KL penalty, fixed or steered (verl: `algorithm.kl_ctrl`). Its only state is its value: save [`value`](Self::value) with
@@ -178,17 +145,11 @@ impl Controller {
             "adaptive" => {
                 positive("kl_ctrl.horizon", horizon)?;
                 positive("kl_ctrl.target_kl", target_kl)?;
-                Some(Adaptive {
-                    target: target_kl,
-                    horizon,
-                })
+                Some(Adaptive { target: target_kl, horizon })
             }
             _ => return Err(Error::unknown("kl_ctrl.type", kind, &["fixed", "adaptive"])),
         };
-        Ok(Controller {
-            value: kl_coef,
-            adaptive,
-        })
+        Ok(Controller { value: kl_coef, adaptive })
     }
 
     /// The coefficient in force.
@@ -214,10 +175,6 @@ fn positive(name: &'static str, value: f64) -> Result<()> {
     if value > 0.0 {
         Ok(())
     } else {
-        Err(Error::Parameter {
-            name,
-            found: value.to_string(),
-            expected: "a positive number",
-        })
+        Err(Error::Parameter { name, found: value.to_string(), expected: "a positive number" })
     }
 }

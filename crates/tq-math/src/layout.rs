@@ -38,10 +38,7 @@ impl Layout {
             end += length;
             end
         }));
-        Layout {
-            offsets,
-            mask: None,
-        }
+        Layout { offsets, mask: None }
     }
 
     /// The same rows with a response mask, one flag per token.
@@ -50,10 +47,7 @@ impl Layout {
     /// [`Error::Length`] if there is not one flag per token.
     pub fn with_mask(self, mask: Vec<bool>) -> Result<Self> {
         self.check_tokens("response_mask", mask.len())?;
-        Ok(Layout {
-            mask: Some(mask),
-            ..self
-        })
+        Ok(Layout { mask: Some(mask), ..self })
     }
 
     /// Number of rows.
@@ -93,17 +87,13 @@ impl Layout {
 
     /// Number of kept tokens.
     pub fn kept(&self) -> usize {
-        self.mask.as_ref().map_or(self.tokens(), |mask| {
-            mask.iter().filter(|kept| **kept).count()
-        })
+        self.mask.as_ref().map_or(self.tokens(), |mask| mask.iter().filter(|kept| **kept).count())
     }
 
     /// Number of kept tokens of row `i`.
     pub fn kept_in(&self, i: usize) -> usize {
         let row = self.row(i);
-        self.mask.as_ref().map_or(row.len(), |mask| {
-            mask[row].iter().filter(|kept| **kept).count()
-        })
+        self.mask.as_ref().map_or(row.len(), |mask| mask[row].iter().filter(|kept| **kept).count())
     }
 
     /// The kept tokens of row `i`, in order, as positions in the flat columns.
@@ -125,12 +115,7 @@ impl Layout {
         if found == self.tokens() {
             Ok(())
         } else {
-            Err(Error::Length {
-                what,
-                found,
-                expected: self.tokens(),
-                unit: "token",
-            })
+            Err(Error::Length { what, found, expected: self.tokens(), unit: "token" })
         }
     }
 
@@ -138,12 +123,7 @@ impl Layout {
         if found == self.rows() {
             Ok(())
         } else {
-            Err(Error::Length {
-                what,
-                found,
-                expected: self.rows(),
-                unit: "row",
-            })
+            Err(Error::Length { what, found, expected: self.rows(), unit: "row" })
         }
     }
 }

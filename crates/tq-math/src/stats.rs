@@ -29,10 +29,8 @@ pub fn mean<V: Real>(layout: &Layout, values: &[V]) -> Result<f64> {
 /// As [`sum`].
 pub fn row_means<V: Real>(layout: &Layout, values: &[V]) -> Result<Vec<f64>> {
     layout.check_tokens("values", values.len())?;
-    let of_row = |i| {
-        layout.kept_tokens(i).map(|k| values[k].into()).sum::<f64>()
-            / (layout.kept_in(i) as f64 + COUNT_EPS)
-    };
+    let of_row =
+        |i| layout.kept_tokens(i).map(|k| values[k].into()).sum::<f64>() / (layout.kept_in(i) as f64 + COUNT_EPS);
     Ok((0..layout.rows()).map(of_row).collect())
 }
 
@@ -42,10 +40,7 @@ pub fn row_means<V: Real>(layout: &Layout, values: &[V]) -> Result<Vec<f64>> {
 /// As [`sum`].
 pub fn row_sums<V: Real>(layout: &Layout, values: &[V]) -> Result<Vec<f64>> {
     layout.check_tokens("values", values.len())?;
-    Ok(layout
-        .iter()
-        .map(|row| values[row].iter().map(|v| (*v).into()).sum())
-        .collect())
+    Ok(layout.iter().map(|row| values[row].iter().map(|v| (*v).into()).sum()).collect())
 }
 
 /// The unbiased variance over kept tokens.
@@ -75,16 +70,9 @@ fn moments<V: Real>(layout: &Layout, values: &[V]) -> Result<(f64, f64)> {
     let mean = mean(layout, values)?;
     let n = layout.kept();
     if n < 2 {
-        return Err(Error::TooFewTokens {
-            what: "a variance",
-            found: n,
-            least: 2,
-        });
+        return Err(Error::TooFewTokens { what: "a variance", found: n, least: 2 });
     }
-    let squares: f64 = layout
-        .all_kept()
-        .map(|k| (values[k].into() - mean).powi(2))
-        .sum();
+    let squares: f64 = layout.all_kept().map(|k| (values[k].into() - mean).powi(2)).sum();
     let n = n as f64;
     Ok((mean, squares / (n + COUNT_EPS) * (n / (n - 1.0))))
 }

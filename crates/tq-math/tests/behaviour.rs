@@ -9,48 +9,22 @@ use tq_math::loss::{self, Tokens};
 use tq_math::{Error, Layout, Result, stats};
 
 fn grpo(by_std: bool) -> Box<dyn Estimator> {
-    Registry::builtin()
-        .get(
-            "grpo",
-            &Params {
-                norm_adv_by_std_in_grpo: by_std,
-                ..Params::default()
-            },
-        )
-        .expect("grpo")
+    Registry::builtin().get("grpo", &Params { norm_adv_by_std_in_grpo: by_std, ..Params::default() }).expect("grpo")
 }
 
 #[test]
 fn a_column_of_the_wrong_length_is_named() {
     let layout = Layout::from_lengths([2, 1]);
-    let batch = Batch {
-        groups: Some(&[0, 0]),
-        ..Batch::new(&layout, &[0.0; 4])
-    };
+    let batch = Batch { groups: Some(&[0, 0]), ..Batch::new(&layout, &[0.0; 4]) };
+    let error = grpo(true).estimate(&batch).expect_err("four rewards for three tokens");
+    assert_eq!(error.to_string(), "token_level_rewards: 4 values, expected 3 (one per token)");
     let error = grpo(true)
-        .estimate(&batch)
-        .expect_err("four rewards for three tokens");
-    assert_eq!(
-        error.to_string(),
-        "token_level_rewards: 4 values, expected 3 (one per token)"
-    );
-    let error = grpo(true)
-        .estimate(&Batch {
-            groups: Some(&[0]),
-            ..Batch::new(&layout, &[0.0; 3])
-        })
+        .estimate(&Batch { groups: Some(&[0]), ..Batch::new(&layout, &[0.0; 3]) })
         .expect_err("one group for two rows");
-    assert_eq!(
-        error.to_string(),
-        "groups: 1 values, expected 2 (one per row)"
-    );
-    let policy = loss::Registry::builtin()
-        .get("vanilla", &loss::Params::default())
-        .expect("vanilla");
-    let error = policy.evaluate(
-        &Tokens::new(&layout, &[0.0; 3], &[0.0; 2], &[0.0; 3]),
-        &Aggregation::new(Mode::TokenMean),
-    );
+    assert_eq!(error.to_string(), "groups: 1 values, expected 2 (one per row)");
+    let policy = loss::Registry::builtin().get("vanilla", &loss::Params::default()).expect("vanilla");
+    let error =
+        policy.evaluate(&Tokens::new(&layout, &[0.0; 3], &[0.0; 2], &[0.0; 3]), &Aggregation::new(Mode::TokenMean));
     assert_eq!(
         error.expect_err("two old log-probs").to_string(),
         "old_log_probs: 2 values, expected 3 (one per token)"
@@ -62,113 +36,46 @@ fn a_column_of_the_wrong_length_is_named() {
 fn a_missing_column_is_named_with_its_reader() {
     let layout = Layout::from_lengths([2]);
     for name in Registry::builtin().names() {
-        let params = Params {
-            gdpo_reward_keys: vec!["acc".into()],
-            ..Params::default()
-        };
+        let params = Params { gdpo_reward_keys: vec!["acc".into()], ..Params::default() };
         let estimator = Registry::builtin().get(&name, &params).expect("built in");
         let refused = estimator.estimate(&Batch::new(&layout, &[0.0, 1.0]));
         // Whoever needs nothing works on rewards alone.
-        assert_eq!(
-            refused.is_err(),
-            !estimator.needs().is_empty(),
-            "{name}: {refused:?}"
-        );
+        assert_eq!(refused.is_err(), !estimator.needs().is_empty(), "{name}: {refused:?}");
     }
-    let gae = Registry::builtin()
-        .get("gae", &Params::default())
-        .expect("gae");
-    assert_eq!(
-        (gae.needs(), gae.scope()),
-        (&[Column::Values][..], Scope::Batch)
-    );
-    let error = gae
-        .estimate(&Batch::new(&layout, &[0.0, 1.0]))
-        .expect_err("no critic");
-    assert_eq!(
-        error.to_string(),
-        "gae needs values, which is absent; produce the column or choose another algorithm"
-    );
+    let gae = Registry::builtin().get("gae", &Params::default()).expect("gae");
+    assert_eq!((gae.needs(), gae.scope()), (&[Column::Values][..], Scope::Batch));
+    let error = gae.estimate(&Batch::new(&layout, &[0.0, 1.0])).expect_err("no critic");
+    assert_eq!(error.to_string(), "gae needs values, which is absent; produce the column or choose another algorithm");
 }
 
 #[test]
 fn unknown_names_are_answered_with_the_known_ones() {
-    let error = Registry::builtin()
-        .get("grop", &Params::default())
-        .expect_err("misspelt")
-        .to_string();
+    let error = Registry::builtin().get("grop", &Params::default()).expect_err("misspelt").to_string();
     assert!(
-        error.starts_with("unknown advantage estimator \"grop\"; known: [\"gae\", ")
-            && error.contains("\"grpo\""),
+        error.starts_with("unknown advantage estimator \"grop\"; known: [\"gae\", ") && error.contains("\"grpo\""),
         "{error}"
     );
-    let error = loss::Registry::builtin()
-        .get("ppo", &loss::Params::default())
-        .expect_err("not its name")
-        .to_string();
+    let error = loss::Registry::builtin().get("ppo", &loss::Params::default()).expect_err("not its name").to_string();
     assert!(error.contains("\"vanilla\""), "{error}");
+    assert!("token-maen".parse::<Mode>().expect_err("misspelt").to_string().contains("token-mean"));
     assert!(
-        "token-maen"
-            .parse::<Mode>()
-            .expect_err("misspelt")
-            .to_string()
-            .contains("token-mean")
+        "full".parse::<kl::Penalty>().expect_err("needs the whole distribution").to_string().contains("low_var_kl")
     );
-    assert!(
-        "full"
-            .parse::<kl::Penalty>()
-            .expect_err("needs the whole distribution")
-            .to_string()
-            .contains("low_var_kl")
-    );
-    assert!(
-        Controller::new("linear", 0.1, 0.1, 1.0)
-            .expect_err("no such kind")
-            .to_string()
-            .contains("adaptive")
-    );
+    assert!(Controller::new("linear", 0.1, 0.1, 1.0).expect_err("no such kind").to_string().contains("adaptive"));
 }
 
 #[test]
 fn parameters_out_of_range_are_refused() {
-    let bad = |params: Params, name: &str| {
-        Registry::builtin()
-            .get(name, &params)
-            .expect_err("refused")
-            .to_string()
-    };
-    assert_eq!(
-        bad(
-            Params {
-                gamma: 1.5,
-                ..Params::default()
-            },
-            "gae"
-        ),
-        "gamma = 1.5; expected a number from 0 to 1"
-    );
+    let bad = |params: Params, name: &str| Registry::builtin().get(name, &params).expect_err("refused").to_string();
+    assert_eq!(bad(Params { gamma: 1.5, ..Params::default() }, "gae"), "gamma = 1.5; expected a number from 0 to 1");
     assert!(bad(Params::default(), "gdpo").starts_with("gdpo_reward_keys = none"));
     let keys = vec!["a".to_string(), "b".to_string()];
-    let uneven = Params {
-        gdpo_reward_keys: keys,
-        gdpo_reward_weights: vec![1.0],
-        ..Params::default()
-    };
+    let uneven = Params { gdpo_reward_keys: keys, gdpo_reward_weights: vec![1.0], ..Params::default() };
     assert!(bad(uneven, "gdpo").contains("1 weights for 2 keys"));
-    let error = loss::Registry::builtin()
-        .get("dro", &loss::Params::default())
-        .expect_err("no β")
-        .to_string();
-    assert_eq!(
-        error,
-        "policy_loss.dro_beta = none; expected a positive number"
-    );
+    let error = loss::Registry::builtin().get("dro", &loss::Params::default()).expect_err("no β").to_string();
+    assert_eq!(error, "policy_loss.dro_beta = none; expected a positive number");
     let norm = Aggregation::new(Mode::SeqMeanTokenSumNorm).weights(&Layout::from_lengths([1]));
-    assert!(
-        norm.expect_err("no constant")
-            .to_string()
-            .contains("data.max_response_length")
-    );
+    assert!(norm.expect_err("no constant").to_string().contains("data.max_response_length"));
 }
 
 /// Rewards the last token of a row by its number.
@@ -185,42 +92,25 @@ impl Estimator for RowNumber {
     }
 
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
-        let advantages: Vec<f64> = (0..batch.layout.rows())
-            .flat_map(|i| vec![i as f64; batch.layout.len(i)])
-            .collect();
-        Ok(Estimate {
-            returns: advantages.clone(),
-            advantages,
-        })
+        let advantages: Vec<f64> = (0..batch.layout.rows()).flat_map(|i| vec![i as f64; batch.layout.len(i)]).collect();
+        Ok(Estimate { returns: advantages.clone(), advantages })
     }
 }
 
 #[test]
 fn a_program_registers_its_own_estimator_once() {
     let mut registry = Registry::builtin();
-    registry
-        .register("row_number", |_| Ok(Box::new(RowNumber)))
-        .expect("a new name");
+    registry.register("row_number", |_| Ok(Box::new(RowNumber))).expect("a new name");
     let again = registry.register("row_number", |_| Ok(Box::new(RowNumber)));
     assert!(matches!(again, Err(Error::AlreadyRegistered { .. })));
     let layout = Layout::from_lengths([1, 2]);
-    let estimator = registry
-        .get("row_number", &Params::default())
-        .expect("registered");
-    assert_eq!(
-        estimator
-            .estimate(&Batch::new(&layout, &[0.0; 3]))
-            .expect("estimates")
-            .advantages,
-        [0.0, 1.0, 1.0]
-    );
+    let estimator = registry.get("row_number", &Params::default()).expect("registered");
+    assert_eq!(estimator.estimate(&Batch::new(&layout, &[0.0; 3])).expect("estimates").advantages, [0.0, 1.0, 1.0]);
 }
 
 #[test]
 fn kl_in_reward_charges_generated_tokens_and_reports_the_mean_over_rows() {
-    let layout = Layout::from_lengths([2, 2])
-        .with_mask(vec![true, true, true, false])
-        .expect("four flags");
+    let layout = Layout::from_lengths([2, 2]).with_mask(vec![true, true, true, false]).expect("four flags");
     let penalty = "kl".parse().expect("kl");
     let charged = kl::in_reward(
         &layout,
@@ -238,25 +128,13 @@ fn kl_in_reward_charges_generated_tokens_and_reports_the_mean_over_rows() {
 
 #[test]
 fn micro_batches_refuse_what_cannot_fit_and_say_what_would() {
-    let error = micro_batches(&[3, 9, 4], &Packing::new(8))
-        .expect_err("9 tokens")
-        .to_string();
+    let error = micro_batches(&[3, 9, 4], &Packing::new(8)).expect_err("9 tokens").to_string();
     assert!(
-        error.contains("rows 1..2 have 9 tokens, more than the budget of 8")
-            && error.contains("at least 9"),
+        error.contains("rows 1..2 have 9 tokens, more than the budget of 8") && error.contains("at least 9"),
         "{error}"
     );
     assert!(micro_batches(&[], &Packing::new(8)).is_err());
-    assert!(
-        micro_batches(
-            &[1, 1],
-            &Packing {
-                at_least: 3,
-                ..Packing::new(8)
-            }
-        )
-        .is_err()
-    );
+    assert!(micro_batches(&[1, 1], &Packing { at_least: 3, ..Packing::new(8) }).is_err());
     assert!(partitions(&[0, 0, 0], 0, false).is_err());
     assert!(greedy(&[1, 2, 3], 2, true).is_err());
 }

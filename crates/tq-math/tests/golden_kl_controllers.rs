@@ -30,36 +30,16 @@ fn controllers_follow_the_recorded_traces_also_across_a_save() {
                 continue;
             }
         };
-        tally.close(
-            &format!("trace {nth}"),
-            controller.value(),
-            number(&case["initial"]),
-            0.0,
-            1e-12,
-        );
-        for (step, update) in case["trace"]
-            .as_array()
-            .expect("updates")
-            .iter()
-            .enumerate()
-        {
+        tally.close(&format!("trace {nth}"), controller.value(), number(&case["initial"]), 0.0, 1e-12);
+        for (step, update) in case["trace"].as_array().expect("updates").iter().enumerate() {
             if step % 5 == 3 {
                 // A new controller with the saved value goes on where the old one stopped.
                 let saved = controller.value();
                 controller = make().expect("made before");
                 controller.restore(saved);
             }
-            controller.update(
-                number(&update["current_kl"]),
-                number(&update["n_steps"]) as usize,
-            );
-            tally.close(
-                &format!("trace {nth} step {step}"),
-                controller.value(),
-                number(&update["value"]),
-                0.0,
-                1e-12,
-            );
+            controller.update(number(&update["current_kl"]), number(&update["n_steps"]) as usize);
+            tally.close(&format!("trace {nth} step {step}"), controller.value(), number(&update["value"]), 0.0, 1e-12);
         }
     }
     tally.finish();

@@ -45,51 +45,16 @@ fn params(config: &Value) -> Params {
 }
 
 /// Compares value, gradient and metrics in both precisions.
-fn compare(
-    tally: &mut Tally,
-    id: &str,
-    layout: &Layout,
-    ours: &Loss,
-    case: &Value,
-    names: [&str; 2],
-    relative: f64,
-) {
+fn compare(tally: &mut Tally, id: &str, layout: &Layout, ours: &Loss, case: &Value, names: [&str; 2], relative: f64) {
     tally.close(id, ours.value, number(&case[names[0]]), 1e-6, 1e-5);
-    tally.close(
-        &format!("{id} f64"),
-        ours.value,
-        number(&case[names[1]]),
-        1e-12,
-        1e-9,
-    );
-    tally.close_tokens(
-        &format!("{id} grad"),
-        layout,
-        &ours.grad,
-        &flat(&case["grad"]),
-        1e-7,
-        relative,
-    );
+    tally.close(&format!("{id} f64"), ours.value, number(&case[names[1]]), 1e-12, 1e-9);
+    tally.close_tokens(&format!("{id} grad"), layout, &ours.grad, &flat(&case["grad"]), 1e-7, relative);
     if let Some(grad) = case.get("grad_f64") {
-        tally.close_tokens(
-            &format!("{id} grad_f64"),
-            layout,
-            &ours.grad,
-            &flat(grad),
-            1e-12,
-            1e-9,
-        );
+        tally.close_tokens(&format!("{id} grad_f64"), layout, &ours.grad, &flat(grad), 1e-12, 1e-9);
     }
-    for (name, theirs) in case
-        .get("metrics")
-        .and_then(Value::as_object)
-        .into_iter()
-        .flatten()
-    {
+    for (name, theirs) in case.get("metrics").and_then(Value::as_object).into_iter().flatten() {
         match ours.metrics.iter().find(|(known, _)| known == name) {
-            Some((_, value)) => {
-                tally.close(&format!("{id} {name}"), *value, number(theirs), 1e-6, 1e-6)
-            }
+            Some((_, value)) => tally.close(&format!("{id} {name}"), *value, number(theirs), 1e-6, 1e-6),
             None => tally.wrong(format!("{id}: metric {name} is missing")),
         }
     }
@@ -106,44 +71,20 @@ fn policy_losses(file: &Value, tally: &mut Tally) {
         }
         let layout = layout(data);
         // The peer's geo_mean ignores the totals of the batch.
-        let totals = if name == "geo_mean" {
-            &Value::Null
-        } else {
-            &case["config"]["global_batch_info"]
-        };
+        let totals = if name == "geo_mean" { &Value::Null } else { &case["config"]["global_batch_info"] };
         let column = |name: &str| flat_f32(&data[name]);
-        let (log_probs, old, advantages, importance) = (
-            column("log_prob"),
-            column("old_log_prob"),
-            column("advantages"),
-            column("rollout_is_weights"),
-        );
+        let (log_probs, old, advantages, importance) =
+            (column("log_prob"), column("old_log_prob"), column("advantages"), column("rollout_is_weights"));
         let mut tokens = Tokens::new(&layout, &log_probs, &old, &advantages);
         if case["use_rollout_is_weights"] == true {
             tokens.rollout_is_weights = Some(&importance);
         }
         let ours = aggregation(text(case, "loss_agg_mode"), totals, &data["padded_width"])
-            .and_then(|aggregation| {
-                registry
-                    .get(name, &params(&case["config"]))?
-                    .evaluate(&tokens, &aggregation)
-            });
+            .and_then(|aggregation| registry.get(name, &params(&case["config"]))?.evaluate(&tokens, &aggregation));
         tally.ran();
-        let relative = if data["name"] == "extreme_ratio" {
-            1e-3
-        } else {
-            1e-4
-        };
+        let relative = if data["name"] == "extreme_ratio" { 1e-3 } else { 1e-4 };
         match (ours, case.get("error")) {
-            (Ok(ours), None) => compare(
-                tally,
-                &id,
-                &layout,
-                &ours,
-                case,
-                ["loss_value", "loss_f64"],
-                relative,
-            ),
+            (Ok(ours), None) => compare(tally, &id, &layout, &ours, case, ["loss_value", "loss_f64"], relative),
             (Err(_), Some(_)) => {}
             (ours, theirs) => tally.wrong(format!("{id}: {ours:?} instead of {theirs:?}")),
         }
@@ -155,12 +96,8 @@ fn value_losses(file: &Value, tally: &mut Tally) {
     for (nth, case) in list(file, "value_loss").iter().enumerate() {
         let data = batch(file, text(case, "batch"));
         let layout = layout(data);
-        let aggregation = aggregation(
-            text(case, "loss_agg_mode"),
-            &case["global_batch_info"],
-            &data["padded_width"],
-        )
-        .expect("a known mode");
+        let aggregation = aggregation(text(case, "loss_agg_mode"), &case["global_batch_info"], &data["padded_width"])
+            .expect("a known mode");
         let column = |name: &str| flat_f32(&data[name]);
         let ours = value_loss(
             &layout,
@@ -173,22 +110,8 @@ fn value_losses(file: &Value, tally: &mut Tally) {
         let ours = ours.expect("values have a loss");
         let id = format!("value loss {nth}");
         tally.ran();
-        compare(
-            tally,
-            &id,
-            &layout,
-            &ours,
-            case,
-            ["vf_loss", "vf_loss_f64"],
-            1e-4,
-        );
-        tally.close(
-            &format!("{id} clipfrac"),
-            ours.metrics[0].1,
-            number(&case["vf_clipfrac"]),
-            1e-6,
-            1e-6,
-        );
+        compare(tally, &id, &layout, &ours, case, ["vf_loss", "vf_loss_f64"], 1e-4);
+        tally.close(&format!("{id} clipfrac"), ours.metrics[0].1, number(&case["vf_clipfrac"]), 1e-6, 1e-6);
     }
 }
 
@@ -206,62 +129,25 @@ fn kl_losses(file: &Value, tally: &mut Tally) {
                 continue;
             }
         };
-        let aggregation = aggregation(
-            text(case, "loss_agg_mode"),
-            &Value::Null,
-            &data["padded_width"],
-        )
-        .expect("a known mode");
+        let aggregation =
+            aggregation(text(case, "loss_agg_mode"), &Value::Null, &data["padded_width"]).expect("a known mode");
         let (log_probs, reference) = (flat_f32(&data["log_prob"]), flat_f32(&data["ref_log_prob"]));
-        let ours = kl_loss(&layout, &log_probs, &reference, penalty, &aggregation)
-            .expect("log-probabilities have a loss");
-        let relative = if data["name"] == "extreme_ratio" {
-            1e-3
-        } else {
-            1e-4
-        };
-        compare(
-            tally,
-            &id,
-            &layout,
-            &ours,
-            case,
-            ["loss", "loss_f64"],
-            relative,
-        );
-        let values: Vec<f64> = log_probs
-            .iter()
-            .zip(&reference)
-            .map(|(lp, r)| penalty.evaluate((*lp).into(), (*r).into()).0)
-            .collect();
-        tally.close_tokens(
-            &format!("{id} kl"),
-            &layout,
-            &values,
-            &flat(&case["kl"]),
-            1e-5,
-            1e-5,
-        );
-        tally.close_tokens(
-            &format!("{id} kl_f64"),
-            &layout,
-            &values,
-            &flat(&case["kl_f64"]),
-            1e-12,
-            1e-9,
-        );
+        let ours =
+            kl_loss(&layout, &log_probs, &reference, penalty, &aggregation).expect("log-probabilities have a loss");
+        let relative = if data["name"] == "extreme_ratio" { 1e-3 } else { 1e-4 };
+        compare(tally, &id, &layout, &ours, case, ["loss", "loss_f64"], relative);
+        let values: Vec<f64> =
+            log_probs.iter().zip(&reference).map(|(lp, r)| penalty.evaluate((*lp).into(), (*r).into()).0).collect();
+        tally.close_tokens(&format!("{id} kl"), &layout, &values, &flat(&case["kl"]), 1e-5, 1e-5);
+        tally.close_tokens(&format!("{id} kl_f64"), &layout, &values, &flat(&case["kl_f64"]), 1e-12, 1e-9);
     }
 }
 
 fn aggregations(file: &Value, tally: &mut Tally) {
     for (nth, case) in list(file, "agg_loss").iter().enumerate() {
-        let (mode, data) = (
-            text(case, "loss_agg_mode"),
-            batch(file, text(case, "batch")),
-        );
+        let (mode, data) = (text(case, "loss_agg_mode"), batch(file, text(case, "batch")));
         let layout = layout(data);
-        let aggregation = aggregation(mode, &case["global_batch_info"], &data["padded_width"])
-            .expect("a known mode");
+        let aggregation = aggregation(mode, &case["global_batch_info"], &data["padded_width"]).expect("a known mode");
         let weights = aggregation.weights(&layout).expect("there are tokens");
         let input = flat(&data[text(case, "input")]);
         let ours: f64 = layout.all_kept().map(|k| weights[k] * input[k]).sum();
@@ -285,21 +171,11 @@ fn aggregations(file: &Value, tally: &mut Tally) {
             continue;
         }
         tally.close(&format!("agg_loss {nth}"), ours, theirs, 1e-6, 1e-5);
-        tally.close(
-            &format!("agg_loss {nth} f64"),
-            ours,
-            number(&case["loss_f64"]),
-            1e-12,
-            1e-9,
-        );
+        tally.close(&format!("agg_loss {nth} f64"), ours, number(&case["loss_f64"]), 1e-12, 1e-9);
     }
-    let empty = Layout::from_lengths([2])
-        .with_mask(vec![false, false])
-        .expect("two flags");
+    let empty = Layout::from_lengths([2]).with_mask(vec![false, false]).expect("two flags");
     for (mode, theirs) in file["agg_all_masked"].as_object().expect("modes") {
-        let weights = aggregation(mode, &Value::Null, &Value::from(2))
-            .expect("a known mode")
-            .weights(&empty);
+        let weights = aggregation(mode, &Value::Null, &Value::from(2)).expect("a known mode").weights(&empty);
         tally.ran();
         match number(theirs) {
             // 0/0 there is an error here.
@@ -308,13 +184,7 @@ fn aggregations(file: &Value, tally: &mut Tally) {
                     tally.wrong(format!("agg_all_masked {mode}: {weights:?}"));
                 }
             }
-            value => tally.close(
-                mode,
-                weights.expect("a sum over nothing").iter().sum(),
-                value,
-                0.0,
-                0.0,
-            ),
+            value => tally.close(mode, weights.expect("a sum over nothing").iter().sum(), value, 0.0, 0.0),
         }
     }
 }
@@ -356,14 +226,7 @@ fn statistics(file: &Value, tally: &mut Tally) {
                 );
                 for (name, shift) in [("whiten", true), ("whiten_noshift", false)] {
                     let ours = stats::whiten(&layout, &input, shift).expect("whitens");
-                    tally.close_tokens(
-                        &format!("{id} {name}"),
-                        &layout,
-                        &ours,
-                        &flat(of(name)),
-                        absolute,
-                        relative,
-                    );
+                    tally.close_tokens(&format!("{id} {name}"), &layout, &ours, &flat(of(name)), absolute, relative);
                 }
             } else if stats::variance(&layout, &input).is_ok() {
                 tally.wrong(format!("{id}: a variance where the peer gives {variance}"));

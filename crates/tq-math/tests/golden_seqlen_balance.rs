@@ -7,12 +7,7 @@ use serde_json::Value;
 use tq_math::balance::{Packing, greedy, inverse, micro_batches, partitions, workload};
 
 fn lists(value: &Value) -> Vec<Vec<usize>> {
-    value
-        .as_array()
-        .expect("lists")
-        .iter()
-        .map(indices)
-        .collect()
+    value.as_array().expect("lists").iter().map(indices).collect()
 }
 
 fn indices(value: &Value) -> Vec<usize> {
@@ -29,13 +24,7 @@ fn partitions_and_micro_batches_equal_the_recorded_lists() {
         let lengths = indices(&case["seqlens"]);
         let costs: Vec<u64> = lengths
             .iter()
-            .map(|length| {
-                if case["use_workload"] == true {
-                    workload(*length)
-                } else {
-                    *length as u64
-                }
-            })
+            .map(|length| if case["use_workload"] == true { workload(*length) } else { *length as u64 })
             .collect();
         let (parts, equal_size) = (number(&case["k"]) as usize, case["equal_size"] == true);
         tally.ran();
@@ -49,10 +38,7 @@ fn partitions_and_micro_batches_equal_the_recorded_lists() {
         match (partitions(&costs, parts, equal_size), case.get("error")) {
             (Ok(ours), None) if ours == lists(&case["partitions"]) => {}
             (Err(_), Some(_)) => {}
-            (ours, _) => tally.wrong(format!(
-                "partition {nth}: {ours:?} instead of {}",
-                case["partitions"]
-            )),
+            (ours, _) => tally.wrong(format!("partition {nth}: {ours:?} instead of {}", case["partitions"])),
         }
     }
     for (nth, case) in list(&file, "micro_batches").iter().enumerate() {
@@ -85,17 +71,8 @@ fn partitions_and_micro_batches_equal_the_recorded_lists() {
     }
     for case in list(&file, "workload") {
         tally.ran();
-        let ours: Vec<u64> = indices(&case["seqlens"])
-            .into_iter()
-            .map(workload)
-            .collect();
-        assert_eq!(
-            ours,
-            indices(&case["workload"])
-                .into_iter()
-                .map(|w| w as u64)
-                .collect::<Vec<_>>()
-        );
+        let ours: Vec<u64> = indices(&case["seqlens"]).into_iter().map(workload).collect();
+        assert_eq!(ours, indices(&case["workload"]).into_iter().map(|w| w as u64).collect::<Vec<_>>());
     }
     for case in list(&file, "reverse_idx") {
         tally.ran();

@@ -23,10 +23,7 @@ impl Rule {
     pub fn of(name: &str) -> Rule {
         if name.starts_with("timing_s/") {
             Rule::Sum
-        } else if name.ends_with("/lr")
-            || name == "training/global_step"
-            || name == "training/epoch"
-        {
+        } else if name.ends_with("/lr") || name == "training/global_step" || name == "training/epoch" {
             Rule::Last
         } else if name.contains("max") {
             Rule::Max
@@ -76,11 +73,7 @@ impl Total {
     }
 
     fn result(self) -> f64 {
-        if self.rule == Rule::Mean {
-            self.value / self.weight
-        } else {
-            self.value
-        }
+        if self.rule == Rule::Mean { self.value / self.weight } else { self.value }
     }
 }
 
@@ -101,34 +94,18 @@ impl Accumulator {
             return total.add(value, weight);
         }
         let rule = Rule::of(name);
-        let first = if rule == Rule::Mean {
-            value * weight
-        } else {
-            value
-        };
-        self.totals.push((
-            name.to_string(),
-            Total {
-                rule,
-                value: first,
-                weight,
-            },
-        ));
+        let first = if rule == Rule::Mean { value * weight } else { value };
+        self.totals.push((name.to_string(), Total { rule, value: first, weight }));
     }
 
     /// Takes every number of `metrics` with the same weight.
     pub fn add_all(&mut self, metrics: &Metrics, weight: f64) {
-        metrics
-            .iter()
-            .for_each(|(name, value)| self.add_weighted(name, value, weight));
+        metrics.iter().for_each(|(name, value)| self.add_weighted(name, value, weight));
     }
 
     /// One number per name, in order of first appearance. A mean over no weight is NaN.
     pub fn reduce(&self) -> Metrics {
-        self.totals
-            .iter()
-            .map(|(name, total)| (name.as_str(), total.result()))
-            .collect()
+        self.totals.iter().map(|(name, total)| (name.as_str(), total.result())).collect()
     }
 
     /// The same, and the accumulator is empty afterwards.
@@ -167,13 +144,7 @@ mod tests {
                 step.add_weighted(name, value, weight);
             }
         }
-        let expected = [
-            ("a/max", 2.0),
-            ("a/min", -1.0),
-            ("timing_s/a", 1.0),
-            ("a/lr", -1.0),
-            ("a/mean", -0.25),
-        ];
+        let expected = [("a/max", 2.0), ("a/min", -1.0), ("timing_s/a", 1.0), ("a/lr", -1.0), ("a/mean", -0.25)];
         assert_eq!(step.take().iter().collect::<Vec<_>>(), expected);
         assert!(step.reduce().is_empty(), "taken");
     }
@@ -182,13 +153,7 @@ mod tests {
     fn metrics_of_several_workers_are_added_whole() {
         let mut step = Accumulator::new();
         step.add_all(&Metrics::from_iter([("x", 1.0), ("x/max", 1.0)]), 1.0);
-        step.add_all(
-            &Metrics::from_iter([("x", 4.0), ("x/max", 0.0), ("y", 7.0)]),
-            2.0,
-        );
-        assert_eq!(
-            step.reduce().iter().collect::<Vec<_>>(),
-            [("x", 3.0), ("x/max", 1.0), ("y", 7.0)]
-        );
+        step.add_all(&Metrics::from_iter([("x", 4.0), ("x/max", 0.0), ("y", 7.0)]), 2.0);
+        assert_eq!(step.reduce().iter().collect::<Vec<_>>(), [("x", 3.0), ("x/max", 1.0), ("y", 7.0)]);
     }
 }

@@ -39,79 +39,33 @@ pub struct Batch<'a> {
 pub fn metrics(batch: &Batch<'_>) -> Result<Metrics> {
     let layout = batch.layout;
     let lengths: Vec<usize> = (0..layout.rows()).map(|i| layout.len(i)).collect();
-    let finished = |values: Vec<f64>| {
-        values
-            .into_iter()
-            .zip(&lengths)
-            .filter(|(_, length)| **length > 0)
-            .map(|(value, _)| value)
-    };
+    let finished =
+        |values: Vec<f64>| values.into_iter().zip(&lengths).filter(|(_, length)| **length > 0).map(|(value, _)| value);
     let mut metrics = Metrics::new();
     let scores = stats::row_sums(layout, batch.token_level_scores)?;
     metrics.set_summary("critic/score", finished(scores.clone()));
-    let rewards = batch
-        .token_level_rewards
-        .map_or(Ok(scores), |rewards| stats::row_sums(layout, rewards))?;
+    let rewards = batch.token_level_rewards.map_or(Ok(scores), |rewards| stats::row_sums(layout, rewards))?;
     metrics.set_summary("critic/rewards", finished(rewards));
-    for (name, column) in [
-        ("advantages", batch.advantages),
-        ("returns", batch.returns),
-        ("values", batch.values),
-    ] {
+    for (name, column) in [("advantages", batch.advantages), ("returns", batch.returns), ("values", batch.values)] {
         if let Some(column) = column {
             stats::sum(layout, column)?; // refuses a column of another length
-            metrics.set_summary(
-                &format!("critic/{name}"),
-                layout.all_kept().map(|k| column[k].into()),
-            );
+            metrics.set_summary(&format!("critic/{name}"), layout.all_kept().map(|k| column[k].into()));
         }
     }
     if let (Some(returns), Some(values)) = (batch.returns, batch.values) {
-        metrics.set(
-            "critic/vf_explained_var",
-            explained_variance(layout, returns, values),
-        );
+        metrics.set("critic/vf_explained_var", explained_variance(layout, returns, values));
     }
-    lengths_of(
-        &mut metrics,
-        "response_length",
-        &lengths,
-        batch.max_response_length,
-    );
-    let responses: Vec<usize> = lengths
-        .iter()
-        .copied()
-        .filter(|length| *length > 0)
-        .collect();
-    lengths_of(
-        &mut metrics,
-        "response_length_non_aborted",
-        &responses,
-        batch.max_response_length,
-    );
-    metrics.set(
-        "response/aborted_ratio",
-        (lengths.len() - responses.len()) as f64 / lengths.len() as f64,
-    );
-    lengths_of(
-        &mut metrics,
-        "prompt_length",
-        batch.prompt_lengths,
-        batch.max_prompt_length,
-    );
+    lengths_of(&mut metrics, "response_length", &lengths, batch.max_response_length);
+    let responses: Vec<usize> = lengths.iter().copied().filter(|length| *length > 0).collect();
+    lengths_of(&mut metrics, "response_length_non_aborted", &responses, batch.max_response_length);
+    metrics.set("response/aborted_ratio", (lengths.len() - responses.len()) as f64 / lengths.len() as f64);
+    lengths_of(&mut metrics, "prompt_length", batch.prompt_lengths, batch.max_prompt_length);
     Ok(metrics)
 }
 
 fn explained_variance(layout: &Layout, returns: &[f32], values: &[f32]) -> f64 {
-    let misses: Vec<f64> = returns
-        .iter()
-        .zip(values)
-        .map(|(r, v)| f64::from(*r) - f64::from(*v))
-        .collect();
-    match (
-        stats::variance(layout, &misses),
-        stats::variance(layout, returns),
-    ) {
+    let misses: Vec<f64> = returns.iter().zip(values).map(|(r, v)| f64::from(*r) - f64::from(*v)).collect();
+    match (stats::variance(layout, &misses), stats::variance(layout, returns)) {
         (Ok(left), Ok(all)) => 1.0 - left / (all + 1e-5),
         _ => f64::NAN,
     }
@@ -120,8 +74,5 @@ fn explained_variance(layout: &Layout, returns: &[f32], values: &[f32]) -> f64 {
 fn lengths_of(metrics: &mut Metrics, prefix: &str, lengths: &[usize], allowed: usize) {
     metrics.set_summary(prefix, lengths.iter().map(|length| *length as f64));
     let full = lengths.iter().filter(|length| **length >= allowed).count();
-    metrics.set(
-        format!("{prefix}/clip_ratio"),
-        full as f64 / lengths.len() as f64,
-    );
+    metrics.set(format!("{prefix}/clip_ratio"), full as f64 / lengths.len() as f64);
 }

@@ -16,9 +16,7 @@ impl Twister {
         state[0] = seed;
         for i in 1..N {
             let before = state[i - 1];
-            state[i] = 1_812_433_253u32
-                .wrapping_mul(before ^ (before >> 30))
-                .wrapping_add(i as u32);
+            state[i] = 1_812_433_253u32.wrapping_mul(before ^ (before >> 30)).wrapping_add(i as u32);
         }
         Twister { state, at: N }
     }
@@ -72,8 +70,7 @@ pub(crate) fn bootstrap<const K: usize>(
     let mut values: [Vec<f64>; K] = std::array::from_fn(|_| Vec::with_capacity(DRAWS));
     let mut draw = vec![0; size];
     for _ in 0..DRAWS {
-        draw.iter_mut()
-            .for_each(|index| *index = generator.below(of));
+        draw.iter_mut().for_each(|index| *index = generator.below(of));
         for (list, value) in values.iter_mut().zip(statistic(&draw)) {
             list.push(value);
         }
@@ -85,11 +82,7 @@ pub(crate) fn bootstrap<const K: usize>(
 pub(crate) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
-    let variance = values
-        .iter()
-        .map(|value| (value - mean).powi(2))
-        .sum::<f64>()
-        / n;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / n;
     (mean, variance.sqrt())
 }
 
@@ -102,22 +95,10 @@ mod tests {
         // First outputs of the reference implementation for its default seed, 5489.
         let mut generator = Twister::new(5489);
         let first: Vec<u32> = (0..5).map(|_| generator.next()).collect();
-        assert_eq!(
-            first,
-            [
-                3_499_211_612,
-                581_869_302,
-                3_890_346_734,
-                3_586_334_585,
-                545_404_204
-            ]
-        );
+        assert_eq!(first, [3_499_211_612, 581_869_302, 3_890_346_734, 3_586_334_585, 545_404_204]);
         let mut generator = Twister::new(5489);
         // The 10,000th output is fixed by the C++ standard.
-        assert_eq!(
-            (0..10_000).map(|_| generator.next()).last(),
-            Some(4_123_659_995)
-        );
+        assert_eq!((0..10_000).map(|_| generator.next()).last(), Some(4_123_659_995));
     }
 
     #[test]
@@ -130,9 +111,6 @@ mod tests {
 
     #[test]
     fn one_choice_needs_no_draw() {
-        assert_eq!(
-            bootstrap(1, 3, 42, |draw| [draw.len() as f64, draw[0] as f64]),
-            [(3.0, 0.0), (0.0, 0.0)]
-        );
+        assert_eq!(bootstrap(1, 3, 42, |draw| [draw.len() as f64, draw[0] as f64]), [(3.0, 0.0), (0.0, 0.0)]);
     }
 }

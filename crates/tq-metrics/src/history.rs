@@ -23,29 +23,12 @@ pub fn read(path: &Path) -> Result<History> {
     let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
     let complete = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut history = History::default();
-    for (number, line) in complete
-        .lines()
-        .enumerate()
-        .filter(|(_, line)| !line.is_empty())
-    {
-        let malformed = |problem: String| Error::Malformed {
-            path: path.into(),
-            line: number + 1,
-            problem,
-        };
-        let object: Value =
-            serde_json::from_str(line).map_err(|e| malformed(format!("not JSON: {e}")))?;
-        let step = object["step"]
-            .as_u64()
-            .ok_or_else(|| malformed("no whole number `step`".into()))?;
-        let values = object
-            .as_object()
-            .into_iter()
-            .flatten()
-            .filter(|(name, _)| *name != "step");
-        let values = values
-            .filter_map(|(name, value)| Some((name.clone(), value.as_f64()?)))
-            .collect();
+    for (number, line) in complete.lines().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let malformed = |problem: String| Error::Malformed { path: path.into(), line: number + 1, problem };
+        let object: Value = serde_json::from_str(line).map_err(|e| malformed(format!("not JSON: {e}")))?;
+        let step = object["step"].as_u64().ok_or_else(|| malformed("no whole number `step`".into()))?;
+        let values = object.as_object().into_iter().flatten().filter(|(name, _)| *name != "step");
+        let values = values.filter_map(|(name, value)| Some((name.clone(), value.as_f64()?))).collect();
         while history.last_step().is_some_and(|last| last >= step) {
             history.steps.pop();
         }
@@ -66,21 +49,13 @@ impl History {
             let (_, value) = values.iter().find(|(known, _)| known == name)?;
             Some((*step as f64, *value))
         };
-        Series {
-            name: name.into(),
-            points: self.steps.iter().filter_map(at).collect(),
-        }
+        Series { name: name.into(), points: self.steps.iter().filter_map(at).collect() }
     }
 
     /// All names, in order of first appearance.
     pub fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
-        for name in self
-            .steps
-            .iter()
-            .flat_map(|(_, values)| values)
-            .map(|(name, _)| name.as_str())
-        {
+        for name in self.steps.iter().flat_map(|(_, values)| values).map(|(name, _)| name.as_str()) {
             if !names.contains(&name) {
                 names.push(name);
             }

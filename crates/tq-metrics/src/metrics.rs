@@ -35,25 +35,17 @@ impl Metrics {
 
     /// The number called `name`.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.entries
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| *value)
+        self.entries.iter().find(|(known, _)| known == name).map(|(_, value)| *value)
     }
 
     /// Sets all numbers of `other`.
     pub fn merge(&mut self, other: Metrics) {
-        other
-            .entries
-            .into_iter()
-            .for_each(|(name, value)| self.set(name, value));
+        other.entries.into_iter().for_each(|(name, value)| self.set(name, value));
     }
 
     /// Names and numbers, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64)> {
-        self.entries
-            .iter()
-            .map(|(name, value)| (name.as_str(), *value))
+        self.entries.iter().map(|(name, value)| (name.as_str(), *value))
     }
 
     /// How many numbers there are.
@@ -83,10 +75,7 @@ impl Metrics {
 
     /// As a JSON object. JSON has no NaN or infinity: those become null. Whole numbers are written without a fraction.
     pub fn to_json(&self) -> Map<String, Value> {
-        self.entries
-            .iter()
-            .map(|(name, value)| (name.clone(), number(*value)))
-            .collect()
+        self.entries.iter().map(|(name, value)| (name.clone(), number(*value))).collect()
     }
 }
 
@@ -108,8 +97,6 @@ impl<S: Into<String>> FromIterator<(S, f64)> for Metrics {
 
 impl<S: Into<String>> Extend<(S, f64)> for Metrics {
     fn extend<I: IntoIterator<Item = (S, f64)>>(&mut self, entries: I) {
-        entries
-            .into_iter()
-            .for_each(|(name, value)| self.set(name, value));
+        entries.into_iter().for_each(|(name, value)| self.set(name, value));
     }
 }

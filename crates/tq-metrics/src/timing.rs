@@ -13,15 +13,7 @@ pub struct Tokens {
 
 /// Which timers are divided by which tokens: generation by those of the responses, the rest by all.
 const PER_RESPONSE_TOKEN: &str = "gen";
-const PER_TOKEN: [&str; 7] = [
-    "old_log_prob",
-    "ref",
-    "values",
-    "adv",
-    "update_critic",
-    "update_actor",
-    "sft",
-];
+const PER_TOKEN: [&str; 7] = ["old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "sft"];
 
 /// `timing_s/{name}`, `timing_per_token_ms/{name}`, and from the timer called `step` also `perf/total_num_tokens`, `perf/time_per_step` and
 /// `perf/throughput` (tokens per second and worker; a worker is what verl calls a GPU).
@@ -40,14 +32,7 @@ pub fn metrics(seconds: &[(&str, f64)], tokens: Tokens, workers: usize) -> Metri
             name if PER_TOKEN.contains(&name) => all,
             _ => continue,
         };
-        metrics.set(
-            format!("timing_per_token_ms/{name}"),
-            if among == 0 {
-                0.0
-            } else {
-                time * 1000.0 / among as f64
-            },
-        );
+        metrics.set(format!("timing_per_token_ms/{name}"), if among == 0 { 0.0 } else { time * 1000.0 / among as f64 });
     }
     if let Some((_, step)) = seconds.iter().find(|(name, _)| *name == "step") {
         metrics.set("perf/total_num_tokens", all as f64);
@@ -65,10 +50,7 @@ mod tests {
     fn times_are_reported_whole_per_token_and_as_throughput() {
         let metrics = metrics(
             &[("gen", 2.0), ("adv", 0.5), ("save", 1.0), ("step", 4.0)],
-            Tokens {
-                prompt: 300,
-                response: 100,
-            },
+            Tokens { prompt: 300, response: 100 },
             2,
         );
         let expected = [
@@ -87,14 +69,7 @@ mod tests {
 
     #[test]
     fn no_tokens_cost_nothing_each() {
-        let metrics = metrics(
-            &[("gen", 2.0)],
-            Tokens {
-                prompt: 0,
-                response: 0,
-            },
-            1,
-        );
+        let metrics = metrics(&[("gen", 2.0)], Tokens { prompt: 0, response: 0 }, 1);
         assert_eq!(metrics.get("timing_per_token_ms/gen"), Some(0.0));
         assert_eq!(metrics.get("perf/throughput"), None, "a step was not timed");
     }

@@ -44,10 +44,7 @@ const SEED: u32 = 42;
 pub fn metrics(samples: &[Sample<'_>]) -> Result<Metrics> {
     let mut by_source: BTreeMap<&str, Vec<&Sample<'_>>> = BTreeMap::new();
     for sample in samples {
-        by_source
-            .entry(sample.data_source)
-            .or_default()
-            .push(sample);
+        by_source.entry(sample.data_source).or_default().push(sample);
     }
     let mut metrics = Metrics::new();
     for (source, samples) in by_source {
@@ -58,31 +55,19 @@ pub fn metrics(samples: &[Sample<'_>]) -> Result<Metrics> {
 
 fn of_source(source: &str, samples: &[&Sample<'_>], metrics: &mut Metrics) -> Result<()> {
     let names: Vec<&str> = samples[0].values.iter().map(|(name, _)| *name).collect();
-    if let Some(other) = samples.iter().find(|s| {
-        !s.values
-            .iter()
-            .map(|(name, _)| *name)
-            .eq(names.iter().copied())
-    }) {
+    if let Some(other) = samples.iter().find(|s| !s.values.iter().map(|(name, _)| *name).eq(names.iter().copied())) {
         let found: Vec<&str> = other.values.iter().map(|(name, _)| *name).collect();
         let problem = format!(
             "one sample reports {names:?}, another {found:?}; report the same values, in the same order, for every sample"
         );
-        return Err(Error::Validation {
-            data_source: source.into(),
-            problem,
-        });
+        return Err(Error::Validation { data_source: source.into(), problem });
     }
     let mut prompts: BTreeMap<u64, Vec<&Sample<'_>>> = BTreeMap::new();
     for sample in samples {
         prompts.entry(sample.prompt).or_default().push(sample);
     }
     let largest = prompts.values().map(Vec::len).max().unwrap_or(0);
-    let judge = if names.contains(&"acc") {
-        "acc"
-    } else {
-        "reward"
-    };
+    let judge = if names.contains(&"acc") { "acc" } else { "reward" };
     for (place, name) in names.iter().enumerate() {
         // Prompts may differ in their number of answers, and then in their metrics: each is averaged over the prompts that have it.
         let mut averages: Vec<(Metric, f64, f64)> = Vec::new();
@@ -95,17 +80,9 @@ fn of_source(source: &str, samples: &[&Sample<'_>], metrics: &mut Metrics) -> Re
             }
         }
         for (metric, sum, n) in averages {
-            let core = *name == judge
-                && metric.n == largest
-                && matches!(metric.kind, "mean" | "best" | "maj");
+            let core = *name == judge && metric.n == largest && matches!(metric.kind, "mean" | "best" | "maj");
             let section = if core { "val-core" } else { "val-aux" };
-            metrics.set(
-                format!(
-                    "{section}/{source}/{name}/{}@{}{}",
-                    metric.kind, metric.n, metric.part
-                ),
-                sum / n,
-            );
+            metrics.set(format!("{section}/{source}/{name}/{}@{}{}", metric.kind, metric.n, metric.part), sum / n);
         }
     }
     Ok(())
@@ -120,64 +97,29 @@ struct Metric {
 }
 
 fn of_prompt(answers: &[&Sample<'_>], place: usize) -> Vec<(Metric, f64)> {
-    let values: Vec<f64> = answers
-        .iter()
-        .map(|answer| answer.values[place].1)
-        .collect();
+    let values: Vec<f64> = answers.iter().map(|answer| answer.values[place].1).collect();
     let total = values.len();
     let (mean, deviation) = mean_and_deviation(&values);
-    let mut found = vec![(
-        Metric {
-            kind: "mean",
-            n: total,
-            part: "",
-        },
-        mean,
-    )];
+    let mut found = vec![(Metric { kind: "mean", n: total, part: "" }, mean)];
     if total == 1 {
         return found;
     }
-    found.push((
-        Metric {
-            kind: "std",
-            n: total,
-            part: "",
-        },
-        deviation,
-    ));
+    found.push((Metric { kind: "std", n: total, part: "" }, deviation));
     let mut pair = |kind, n, (mean, deviation)| {
-        found.push((
-            Metric {
-                kind,
-                n,
-                part: "/mean",
-            },
-            mean,
-        ));
-        found.push((
-            Metric {
-                kind,
-                n,
-                part: "/std",
-            },
-            deviation,
-        ));
+        found.push((Metric { kind, n, part: "/mean" }, mean));
+        found.push((Metric { kind, n, part: "/std" }, deviation));
     };
     let predictions: Option<Vec<&str>> = answers.iter().map(|answer| answer.prediction).collect();
     for n in sizes(total) {
         let extremes = |draw: &[usize]| {
             let drawn = draw.iter().map(|index| values[*index]);
-            [
-                drawn.clone().fold(f64::MIN, f64::max),
-                drawn.fold(f64::MAX, f64::min),
-            ]
+            [drawn.clone().fold(f64::MIN, f64::max), drawn.fold(f64::MAX, f64::min)]
         };
         let [best, worst] = bootstrap(total, n, SEED, extremes);
         pair("best", n, best);
         pair("worst", n, worst);
         if let Some(predictions) = &predictions {
-            let [majority] =
-                bootstrap(total, n, SEED, |draw| [values[majority(draw, predictions)]]);
+            let [majority] = bootstrap(total, n, SEED, |draw| [values[majority(draw, predictions)]]);
             pair("maj", n, majority);
         }
     }
@@ -186,18 +128,12 @@ fn of_prompt(answers: &[&Sample<'_>], place: usize) -> Vec<(Metric, f64)> {
 
 /// 2, 4, 8, … below `total`, then `total`.
 fn sizes(total: usize) -> impl Iterator<Item = usize> {
-    std::iter::successors(Some(2), |n| Some(n * 2))
-        .take_while(move |n| *n < total)
-        .chain([total])
+    std::iter::successors(Some(2), |n| Some(n * 2)).take_while(move |n| *n < total).chain([total])
 }
 
 /// The first drawn answer with the most frequent prediction; of equally frequent predictions, the one drawn first.
 fn majority(draw: &[usize], predictions: &[&str]) -> usize {
-    let count = |index: usize| {
-        draw.iter()
-            .filter(|other| predictions[**other] == predictions[index])
-            .count()
-    };
+    let count = |index: usize| draw.iter().filter(|other| predictions[**other] == predictions[index]).count();
     let mut winner = draw[0];
     for index in draw {
         if count(*index) > count(winner) {

@@ -6,9 +6,7 @@ use tq_metrics::batch::{Batch, metrics};
 #[test]
 fn a_batch_is_described_by_verls_names() {
     // Rows of 2, 0 and 3 tokens; the last row's middle token is an observation.
-    let layout = Layout::from_lengths([2, 0, 3])
-        .with_mask(vec![true, true, true, false, true])
-        .expect("five flags");
+    let layout = Layout::from_lengths([2, 0, 3]).with_mask(vec![true, true, true, false, true]).expect("five flags");
     let batch = Batch {
         layout: &layout,
         prompt_lengths: &[4, 8, 6],
@@ -38,10 +36,7 @@ fn a_batch_is_described_by_verls_names() {
         ("critic/values/max", 4.0),
         ("critic/values/min", 1.5),
         // Misses -0.5, 0, 0.5, 0 vary by 1/6; returns by 5/3.
-        (
-            "critic/vf_explained_var",
-            1.0 - (1.0 / 6.0) / (5.0 / 3.0 + 1e-5),
-        ),
+        ("critic/vf_explained_var", 1.0 - (1.0 / 6.0) / (5.0 / 3.0 + 1e-5)),
         ("response_length/mean", 5.0 / 3.0),
         ("response_length/max", 3.0),
         ("response_length/min", 0.0),
@@ -60,10 +55,7 @@ fn a_batch_is_described_by_verls_names() {
     assert_eq!(names, expected.map(|(name, _)| name));
     for (name, value) in expected {
         let ours = found.get(name).expect("listed");
-        assert!(
-            (ours - value).abs() < 1e-8,
-            "{name}: {ours} instead of {value}"
-        );
+        assert!((ours - value).abs() < 1e-8, "{name}: {ours} instead of {value}");
     }
 }
 
@@ -82,19 +74,9 @@ fn without_penalty_critic_or_responses_nothing_is_invented() {
         values: None,
     };
     let found = metrics(&batch).expect("columns fit");
-    assert!(
-        found.get("critic/score/mean").is_some_and(f64::is_nan),
-        "a mean over no finished row"
-    );
+    assert!(found.get("critic/score/mean").is_some_and(f64::is_nan), "a mean over no finished row");
     assert!(found.get("critic/advantages/max").is_some_and(f64::is_nan));
     assert_eq!(found.get("response/aborted_ratio"), Some(1.0));
     assert_eq!(found.get("critic/values/mean"), None);
-    assert!(
-        metrics(&Batch {
-            token_level_scores: &[1.0],
-            ..batch
-        })
-        .is_err(),
-        "a score for no token"
-    );
+    assert!(metrics(&Batch { token_level_scores: &[1.0], ..batch }).is_err(), "a score for no token");
 }

@@ -18,10 +18,7 @@ fn metrics(score: f64) -> Metrics {
 fn a_line_holds_the_step_and_its_numbers_in_order() {
     let folder = tempfile::tempdir().expect("temp dir");
     let path = folder.path().join("metrics.jsonl");
-    JsonLines::open(&path)
-        .expect("opens")
-        .write(7, &metrics(0.5))
-        .expect("writes");
+    JsonLines::open(&path).expect("opens").write(7, &metrics(0.5)).expect("writes");
     let text = fs::read_to_string(&path).expect("reads");
     assert_eq!(
         text,
@@ -39,17 +36,8 @@ fn a_killed_run_leaves_a_torn_line_that_the_next_one_removes() {
     drop(log);
     // Longer than a block, so that the search for its beginning takes several.
     let torn = format!("{{\"step\":3,\"x\":\"{}", "y".repeat(10_000));
-    fs::OpenOptions::new()
-        .append(true)
-        .open(&path)
-        .expect("opens")
-        .write_all(torn.as_bytes())
-        .expect("writes");
-    assert_eq!(
-        history::read(&path).expect("reads").last_step(),
-        Some(2),
-        "a reader leaves the torn line out"
-    );
+    fs::OpenOptions::new().append(true).open(&path).expect("opens").write_all(torn.as_bytes()).expect("writes");
+    assert_eq!(history::read(&path).expect("reads").last_step(), Some(2), "a reader leaves the torn line out");
 
     let mut resumed = JsonLines::open(&path).expect("opens");
     resumed.write(2, &metrics(0.75)).expect("writes");
@@ -60,10 +48,7 @@ fn a_killed_run_leaves_a_torn_line_that_the_next_one_removes() {
         [(1.0, 0.25), (2.0, 0.75), (3.0, 1.0)],
         "a repeated step is there once"
     );
-    assert_eq!(
-        history.names(),
-        ["critic/score/mean", "perf/total_num_tokens"]
-    );
+    assert_eq!(history.names(), ["critic/score/mean", "perf/total_num_tokens"]);
 }
 
 #[test]
@@ -75,10 +60,7 @@ fn steps_that_a_resumed_run_left_behind_are_gone() {
         log.write(step, &metrics(score)).expect("writes");
     }
     let history = history::read(&path).expect("reads");
-    assert_eq!(
-        history.series("critic/score/mean").points,
-        [(1.0, 0.125), (2.0, 0.75)]
-    );
+    assert_eq!(history.series("critic/score/mean").points, [(1.0, 0.125), (2.0, 0.75)]);
     assert_eq!(history.last_step(), Some(2));
 }
 
@@ -87,10 +69,7 @@ fn a_file_without_any_whole_line_starts_anew() {
     let folder = tempfile::tempdir().expect("temp dir");
     let path = folder.path().join("metrics.jsonl");
     fs::write(&path, "{\"step\":").expect("writes");
-    JsonLines::open(&path)
-        .expect("opens")
-        .write(1, &metrics(0.5))
-        .expect("writes");
+    JsonLines::open(&path).expect("opens").write(1, &metrics(0.5)).expect("writes");
     assert_eq!(history::read(&path).expect("reads").last_step(), Some(1));
 }
 
@@ -100,14 +79,8 @@ fn a_line_of_something_else_is_named() {
     let path = folder.path().join("metrics.jsonl");
     fs::write(&path, "{\"step\":1}\n{\"epoch\":1}\n").expect("writes");
     let error = history::read(&path).expect_err("no step");
-    assert!(
-        matches!(&error, Error::Malformed { line: 2, .. }),
-        "{error}"
-    );
-    assert!(matches!(
-        history::read(&folder.path().join("none")),
-        Err(Error::Io { .. })
-    ));
+    assert!(matches!(&error, Error::Malformed { line: 2, .. }), "{error}");
+    assert!(matches!(history::read(&folder.path().join("none")), Err(Error::Io { .. })));
 }
 
 /// The records of an event file, frames undone and lengths followed.
@@ -126,26 +99,13 @@ fn records(bytes: &[u8]) -> Vec<&[u8]> {
 fn an_event_file_begins_with_its_version_and_holds_an_event_per_step() {
     let folder = tempfile::tempdir().expect("temp dir");
     let mut board = TensorBoard::create(&folder.path().join("tb")).expect("creates");
-    board
-        .write(300, &Metrics::from_iter([("a/b", 1.0)]))
-        .expect("writes");
+    board.write(300, &Metrics::from_iter([("a/b", 1.0)])).expect("writes");
     let bytes = fs::read(board.path()).expect("reads");
-    let [version, event] = records(&bytes)[..] else {
-        panic!("two records")
-    };
+    let [version, event] = records(&bytes)[..] else { panic!("two records") };
     // Field 1: wall time, a double; field 3: the version.
-    assert_eq!(
-        (version[0], &version[9..]),
-        (0x09, &b"\x1a\x0dbrain.Event:2"[..])
-    );
+    assert_eq!((version[0], &version[9..]), (0x09, &b"\x1a\x0dbrain.Event:2"[..]));
     // Field 2: the step; field 5: a summary of one value {1: tag, 2: number}.
-    assert_eq!(
-        (event[0], &event[9..]),
-        (
-            0x09,
-            &b"\x10\xac\x02\x2a\x0c\x0a\x0a\x0a\x03a/b\x15\x00\x00\x80\x3f"[..]
-        )
-    );
+    assert_eq!((event[0], &event[9..]), (0x09, &b"\x10\xac\x02\x2a\x0c\x0a\x0a\x0a\x03a/b\x15\x00\x00\x80\x3f"[..]));
     let second = TensorBoard::create(&folder.path().join("tb")).expect("creates");
     assert_ne!(board.path(), second.path(), "each opening has its own file");
 }

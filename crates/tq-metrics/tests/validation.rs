@@ -3,14 +3,8 @@
 use tq_metrics::validation::{Sample, metrics};
 use tq_metrics::{Error, Metrics};
 
-const REWARDS: [[f64; 6]; 2] = [
-    [0.0, 1.0, 0.25, 0.5, 0.0, 0.75],
-    [0.1, 0.2, 0.3, 0.4, 0.5, 0.6],
-];
-const PREDICTIONS: [[&str; 6]; 2] = [
-    ["a", "b", "a", "c", "b", "b"],
-    ["x", "y", "x", "y", "z", "z"],
-];
+const REWARDS: [[f64; 6]; 2] = [[0.0, 1.0, 0.25, 0.5, 0.0, 0.75], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]];
+const PREDICTIONS: [[&str; 6]; 2] = [["a", "b", "a", "c", "b", "b"], ["x", "y", "x", "y", "z", "z"]];
 
 const EXPECTED: [(&str, f64); 20] = [
     ("mean@6", 0.38333333333333336),
@@ -37,10 +31,8 @@ const EXPECTED: [(&str, f64); 20] = [
 
 /// Metrics of the answers above under the value name `name`.
 fn of(name: &str, with_predictions: bool) -> Metrics {
-    let values: Vec<Vec<[(&str, f64); 1]>> = REWARDS
-        .iter()
-        .map(|rewards| rewards.iter().map(|r| [(name, *r)]).collect())
-        .collect();
+    let values: Vec<Vec<[(&str, f64); 1]>> =
+        REWARDS.iter().map(|rewards| rewards.iter().map(|r| [(name, *r)]).collect()).collect();
     let mut samples = Vec::new();
     for prompt in 0..2 {
         for answer in 0..6 {
@@ -61,21 +53,10 @@ fn best_worst_and_majority_equal_those_of_the_peer() {
     let found = of("reward", true);
     assert_eq!(found.len(), EXPECTED.len());
     for (name, expected) in EXPECTED {
-        let core = name.contains("@6")
-            && ["mean", "best", "maj"]
-                .iter()
-                .any(|kind| name.starts_with(kind));
-        let full = format!(
-            "{}/d/reward/{name}",
-            if core { "val-core" } else { "val-aux" }
-        );
-        let value = found
-            .get(&full)
-            .unwrap_or_else(|| panic!("{full} is missing among {found:?}"));
-        assert!(
-            (value - expected).abs() < 1e-12,
-            "{full}: {value} instead of {expected}"
-        );
+        let core = name.contains("@6") && ["mean", "best", "maj"].iter().any(|kind| name.starts_with(kind));
+        let full = format!("{}/d/reward/{name}", if core { "val-core" } else { "val-aux" });
+        let value = found.get(&full).unwrap_or_else(|| panic!("{full} is missing among {found:?}"));
+        assert!((value - expected).abs() < 1e-12, "{full}: {value} instead of {expected}");
     }
 }
 
@@ -89,12 +70,7 @@ fn without_predictions_there_is_no_majority() {
 #[test]
 fn a_task_that_reports_accuracy_is_judged_by_it() {
     let values = [("reward", 0.5), ("acc", 1.0)];
-    let sample = |source| Sample {
-        data_source: source,
-        prompt: 0,
-        values: &values,
-        prediction: None,
-    };
+    let sample = |source| Sample { data_source: source, prompt: 0, values: &values, prediction: None };
     let found = metrics(&[sample("math"), sample("code")]).expect("equal names");
     let names: Vec<&str> = found.iter().map(|(name, _)| name).collect();
     let expected = [
@@ -109,12 +85,7 @@ fn a_task_that_reports_accuracy_is_judged_by_it() {
 #[test]
 fn prompts_with_different_numbers_of_answers_are_averaged_apart() {
     let value = [("reward", 1.0)];
-    let sample = |prompt| Sample {
-        data_source: "d",
-        prompt,
-        values: &value,
-        prediction: None,
-    };
+    let sample = |prompt| Sample { data_source: "d", prompt, values: &value, prediction: None };
     let found = metrics(&[sample(0), sample(1), sample(1)]).expect("equal names");
     assert_eq!(found.get("val-aux/d/reward/mean@1"), Some(1.0));
     assert_eq!(found.get("val-core/d/reward/mean@2"), Some(1.0));
@@ -123,25 +94,10 @@ fn prompts_with_different_numbers_of_answers_are_averaged_apart() {
 #[test]
 fn samples_that_report_different_values_are_refused_with_both_lists() {
     let samples = [
-        Sample {
-            data_source: "d",
-            prompt: 0,
-            values: &[("reward", 1.0)],
-            prediction: None,
-        },
-        Sample {
-            data_source: "d",
-            prompt: 1,
-            values: &[("reward", 1.0), ("acc", 1.0)],
-            prediction: None,
-        },
+        Sample { data_source: "d", prompt: 0, values: &[("reward", 1.0)], prediction: None },
+        Sample { data_source: "d", prompt: 1, values: &[("reward", 1.0), ("acc", 1.0)], prediction: None },
     ];
     let error = metrics(&samples).expect_err("one reports more");
     assert!(matches!(&error, Error::Validation { data_source, .. } if data_source == "d"));
-    assert!(
-        error
-            .to_string()
-            .contains(r#"one sample reports ["reward"], another ["reward", "acc"]"#),
-        "{error}"
-    );
+    assert!(error.to_string().contains(r#"one sample reports ["reward"], another ["reward", "acc"]"#), "{error}");
 }

@@ -18,7 +18,12 @@ pub fn to_store(tensors: &NamedTensors) -> Result<Vec<tq_stage::NamedTensor>> {
                 DType::F64 => Dtype::F64,
                 DType::I64 => Dtype::I64,
             };
-            Ok(tq_stage::NamedTensor { name: name.to_owned(), dtype, shape: tensor.shape().to_vec(), data: tensor.data().to_vec() })
+            Ok(tq_stage::NamedTensor {
+                name: name.to_owned(),
+                dtype,
+                shape: tensor.shape().to_vec(),
+                data: tensor.data().to_vec(),
+            })
         })
         .collect()
 }

@@ -24,7 +24,9 @@ impl Follower {
     pub fn new(cx: &StageContext, head: Head, placement: Placement) -> Result<Self> {
         let model = cx.model()?;
         let config = ModelConfig::from_folder(&model.path).with_context(|| format!("model `{}`", model.name))?;
-        let rule = model.version.with_context(|| format!("stage `{}` scores with model `{}`; say which weights: @live, @cycle or @0", cx.stage(), model.name))?;
+        let rule = model.version.with_context(|| {
+            format!("stage `{}` scores with model `{}`; say which weights: @live, @cycle or @0", cx.stage(), model.name)
+        })?;
         Ok(Self { config, head, placement, weights: cx.weights()?, rule, loaded: None })
     }
 

@@ -57,7 +57,13 @@ pub trait Objective: Send + Sized + 'static {
     ///
     /// # Errors
     /// When columns and tokens do not fit together.
-    fn gradients(&self, mini: &Self::Mini, micro: &Micro, stats: &TokenStats, sums: &mut Sums) -> Result<TokenGradients>;
+    fn gradients(
+        &self,
+        mini: &Self::Mini,
+        micro: &Micro,
+        stats: &TokenStats,
+        sums: &mut Sums,
+    ) -> Result<TokenGradients>;
 
     /// Metrics of the data itself, once per mini-batch.
     ///
@@ -91,6 +97,9 @@ impl Sums {
 
     /// The means and totals: name, value, weight.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64, f64)> {
-        self.sums.iter().filter(|(_, (_, total))| *total > 0.0).map(|(name, &(sum, total))| (name.as_str(), sum / total, total))
+        self.sums
+            .iter()
+            .filter(|(_, (_, total))| *total > 0.0)
+            .map(|(name, &(sum, total))| (name.as_str(), sum / total, total))
     }
 }

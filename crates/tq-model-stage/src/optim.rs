@@ -46,9 +46,13 @@ impl OptimSettings {
         let shape = match self.lr_scheduler_type.as_str() {
             "constant" => LrShape::Constant,
             "cosine" => match LrShape::cosine(total, self.min_lr_ratio) {
-                LrShape::Cosine { total, min_lr_ratio, init_lr_ratio, .. } => {
-                    LrShape::Cosine { total, min_lr_ratio, num_cycles: self.num_cycles, init_lr_ratio, zero_indexed_step: self.zero_indexed_step }
-                }
+                LrShape::Cosine { total, min_lr_ratio, init_lr_ratio, .. } => LrShape::Cosine {
+                    total,
+                    min_lr_ratio,
+                    num_cycles: self.num_cycles,
+                    init_lr_ratio,
+                    zero_indexed_step: self.zero_indexed_step,
+                },
                 other => other,
             },
             "wsd" => LrShape::wsd(total, self.min_lr_ratio),
@@ -58,4 +62,3 @@ impl OptimSettings {
         Ok(TrainOptions { betas: self.betas, weight_decay: self.weight_decay, clip_grad: self.clip_grad, ..options })
     }
 }
-

@@ -21,7 +21,8 @@ impl Bounds {
     /// # Errors
     /// When one of them is 0 or no number.
     pub fn from_parameters(parameters: &Parameters, rows_key: &str, tokens_key: &str) -> Result<Self> {
-        let bounds = Self { rows: parameters.get_or(rows_key, usize::MAX)?, tokens: parameters.get_or(tokens_key, usize::MAX)? };
+        let bounds =
+            Self { rows: parameters.get_or(rows_key, usize::MAX)?, tokens: parameters.get_or(tokens_key, usize::MAX)? };
         ensure!(bounds.rows > 0, "parameter `{rows_key}` is 0; expected at least 1 row");
         ensure!(bounds.tokens > 0, "parameter `{tokens_key}` is 0; expected at least 1 token");
         Ok(bounds)

@@ -40,7 +40,10 @@ impl Sequences {
     pub fn column(&self, batch: &Batch, name: &str) -> Result<Vec<f32>> {
         let rows = batch.ragged::<f32>(name)?;
         let lens: Vec<usize> = self.layout.iter().map(|row| row.len()).collect();
-        ensure!(rows.lens() == lens, "column `{name}` has other lengths than `responses`; expected one value per response token");
+        ensure!(
+            rows.lens() == lens,
+            "column `{name}` has other lengths than `responses`; expected one value per response token"
+        );
         Ok(rows.iter().flatten().copied().collect())
     }
 

@@ -10,11 +10,7 @@ use serde::Deserialize;
 use tq_model::{Model, ModelConfig, TorchModel, weights::DType};
 use tq_stage::{Batch, Outputs, Parameters, Ports, Register, Stage, StageContext, StateReader, StateWriter, Work};
 
-use crate::{
-    Objective, OptimSettings, Sums, convert,
-    pack::Bounds,
-    placement::trained_placement,
-};
+use crate::{Objective, OptimSettings, Sums, convert, pack::Bounds, placement::trained_placement};
 
 /// Keys of a training section that every objective honours.
 #[derive(Clone, Debug, Deserialize)]
@@ -45,7 +41,8 @@ impl<O: Objective> Trainer<O> {
         let optim = OptimSettings::read(cx.parameters(), &format!("{}.optim", O::SECTION))?;
         let updates = cx.schedule().total_cycles * cx.schedule().minis_per_cycle * self.settings.ppo_epochs;
         ModelConfig::from_folder(&using.path).with_context(|| format!("model `{}`", using.name))?;
-        let model = TorchModel::open(&using.path, O::HEAD, placement, cx.seed()).with_context(|| format!("model `{}`", using.name))?;
+        let model = TorchModel::open(&using.path, O::HEAD, placement, cx.seed())
+            .with_context(|| format!("model `{}`", using.name))?;
         self.model = Some(model.training(optim.options(updates)?)?);
         Ok(())
     }
@@ -71,7 +68,9 @@ impl<O: Objective> Trainer<O> {
                 let (objective, model) = (&self.objective, self.model.as_mut().context("the model is loaded")?);
                 for micro in objective.micros(&mini, bounds)? {
                     model.accumulate(&micro.packed, &want, &mut |stats| {
-                        objective.gradients(&mini, &micro, stats, &mut sums).map_err(|e| tq_model::Error::loss(e.into_boxed_dyn_error()))
+                        objective
+                            .gradients(&mini, &micro, stats, &mut sums)
+                            .map_err(|e| tq_model::Error::loss(e.into_boxed_dyn_error()))
                     })?;
                     progress += 1;
                     work.renew(progress)?;
@@ -81,7 +80,12 @@ impl<O: Objective> Trainer<O> {
                 sums.mean(&format!("{}/grad_norm", O::METRICS), report.grad_norm, 1.0);
                 sums.mean(&format!("{}/lr", O::METRICS), report.lr, 1.0);
                 if !report.applied {
-                    tracing::warn!(stage = cx.stage(), cycle = cut.cycle, "update skipped: gradient norm is {}", report.grad_norm);
+                    tracing::warn!(
+                        stage = cx.stage(),
+                        cycle = cut.cycle,
+                        "update skipped: gradient norm is {}",
+                        report.grad_norm
+                    );
                     sums.part("training/skipped_updates", 1.0);
                 }
                 sums.iter().for_each(|(name, value, weight)| cx.report().metric(cut.cycle, name, value, weight));
@@ -114,7 +118,9 @@ impl<O: Objective> Stage for Trainer<O> {
             let cut = work.cut()?.clone();
             if !work.heads().is_empty() {
                 let batch = work.batch()?;
-                self.train(&mut work, &batch, bounds, cx).with_context(|| format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index))?;
+                self.train(&mut work, &batch, bounds, cx).with_context(|| {
+                    format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index)
+                })?;
             }
             work.commit(Outputs::new())?;
             fail_point!("trainer::committed");
@@ -141,7 +147,10 @@ impl<O: Objective> Stage for Trainer<O> {
     fn restore(&mut self, from: &StateReader) -> Result<()> {
         let state: Vec<_> = from
             .tensors(TENSOR_PREFIX)
-            .map(|tensor| tq_stage::NamedTensor { name: tensor.name[TENSOR_PREFIX.len()..].to_owned(), ..tensor.clone() })
+            .map(|tensor| tq_stage::NamedTensor {
+                name: tensor.name[TENSOR_PREFIX.len()..].to_owned(),
+                ..tensor.clone()
+            })
             .collect();
         let model = self.model()?;
         model.load_weights(&convert::to_engine(&from.weights)?)?;
@@ -157,6 +166,11 @@ impl<O: Objective> Register for Trainer<O> {
     fn new(config: O::Config, parameters: &Parameters) -> Result<Self> {
         let settings: TrainerSettings = parameters.get(O::SECTION)?;
         anyhow::ensure!(settings.ppo_epochs > 0, "parameter `{}.ppo_epochs` is 0; expected at least 1", O::SECTION);
-        Ok(Self { objective: O::new(config, parameters)?, settings, mini_batch: parameters.get(O::MINI_BATCH)?, model: None })
+        Ok(Self {
+            objective: O::new(config, parameters)?,
+            settings,
+            mini_batch: parameters.get(O::MINI_BATCH)?,
+            model: None,
+        })
     }
 }

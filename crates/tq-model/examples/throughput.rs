@@ -9,20 +9,12 @@ use tq_model::generate::{Generator, GeneratorOptions, Request, Sampling, TorchGe
 use tq_model::train::{LrSchedule, TrainOptions};
 use tq_model::weights::{DType, Head};
 use tq_model::{
-    Decoder, Model, ModelConfig, PackedBatch, Placement, Result, TokenGradients, TorchModel, Want,
-    init_random,
+    Decoder, Model, ModelConfig, PackedBatch, Placement, Result, TokenGradients, TorchModel, Want, init_random,
 };
 
 fn main() -> Result<()> {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|argument| argument.parse().unwrap_or(0));
-    let mut argument = |default: usize| {
-        arguments
-            .next()
-            .filter(|&number| number > 0)
-            .unwrap_or(default)
-    };
+    let mut arguments = std::env::args().skip(1).map(|argument| argument.parse().unwrap_or(0));
+    let mut argument = |default: usize| arguments.next().filter(|&number| number > 0).unwrap_or(default);
     let (rows, slots) = (argument(512), argument(256));
     tq_model::set_threads(argument(2));
     let config = ModelConfig::from_json(&serde_json::json!({
@@ -31,13 +23,7 @@ fn main() -> Result<()> {
     }))?;
     let place = Placement::cpu(DType::F32);
     let weights = init_random(&config, Head::Lm, 1)?;
-    let mut generator = TorchGenerator::new(
-        &config,
-        place,
-        0,
-        &weights,
-        GeneratorOptions::new(slots, 32),
-    )?;
+    let mut generator = TorchGenerator::new(&config, place, 0, &weights, GeneratorOptions::new(slots, 32))?;
     let mut model = TorchModel::new(Decoder::from_named(&config, Head::Lm, place, &weights)?)
         .training(TrainOptions::new(LrSchedule::constant(1e-4)))?;
 
@@ -45,9 +31,7 @@ fn main() -> Result<()> {
         let mut batch = PackedBatch::new();
         let begin = Instant::now();
         for id in 0..rows as u64 {
-            let prompt: Vec<i64> = (0..6 + id as i64 % 2)
-                .map(|token| (token * 7 + id as i64) % 16)
-                .collect();
+            let prompt: Vec<i64> = (0..6 + id as i64 % 2).map(|token| (token * 7 + id as i64) % 16).collect();
             generator.submit(Request {
                 id,
                 prompt,
@@ -70,10 +54,7 @@ fn main() -> Result<()> {
         let scored = begin.elapsed();
         let begin = Instant::now();
         model.accumulate(&batch, &Want::log_probs_and_entropy(1.0), &mut |stats| {
-            Ok(TokenGradients {
-                log_probs: vec![-1e-4; stats.log_probs.len()],
-                ..TokenGradients::default()
-            })
+            Ok(TokenGradients { log_probs: vec![-1e-4; stats.log_probs.len()], ..TokenGradients::default() })
         })?;
         let differentiated = begin.elapsed();
         let begin = Instant::now();

@@ -19,11 +19,7 @@ pub struct PackedBatch {
 impl PackedBatch {
     /// A batch without rows.
     pub fn new() -> Self {
-        Self {
-            ids: Vec::new(),
-            bounds: vec![0],
-            scored: vec![0],
-        }
+        Self { ids: Vec::new(), bounds: vec![0], scored: vec![0] }
     }
 
     /// A batch from concatenated ids and `rows + 1` offsets, in which everything but each row's first token is scored.
@@ -31,10 +27,8 @@ impl PackedBatch {
     /// # Errors
     /// Offsets that do not start at 0, do not end at the number of ids, or leave a row empty.
     pub fn from_packed(ids: Vec<i64>, cu_seqlens: &[i64]) -> Result<Self> {
-        let bounds: Vec<usize> = cu_seqlens
-            .iter()
-            .map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX))
-            .collect();
+        let bounds: Vec<usize> =
+            cu_seqlens.iter().map(|&offset| usize::try_from(offset).unwrap_or(usize::MAX)).collect();
         let ordered = bounds.first() == Some(&0)
             && bounds.last() == Some(&ids.len())
             && bounds.windows(2).all(|pair| pair[0] < pair[1]);
@@ -44,16 +38,8 @@ impl PackedBatch {
                 ids.len()
             )));
         }
-        let scored = bounds
-            .iter()
-            .enumerate()
-            .map(|(row, offset)| offset - row)
-            .collect();
-        Ok(Self {
-            ids,
-            bounds,
-            scored,
-        })
+        let scored = bounds.iter().enumerate().map(|(row, offset)| offset - row).collect();
+        Ok(Self { ids, bounds, scored })
     }
 
     /// Appends a prompt (at least one token) and its response (scored; may be empty).
@@ -162,9 +148,7 @@ impl Layout {
     ) -> Result<Self> {
         let rows = batch.rows();
         if rows == 0 {
-            return Err(Error::Batch(
-                "there are no rows; leave an empty batch out".into(),
-            ));
+            return Err(Error::Batch("there are no rows; leave an empty batch out".into()));
         }
         for row in 0..rows {
             if batch.row_len(row) > max_len {
@@ -173,14 +157,8 @@ impl Layout {
                     batch.row_len(row)
                 )));
             }
-            if let Some(id) = batch
-                .row(row)
-                .iter()
-                .find(|id| !(0..vocab_size).contains(*id))
-            {
-                return Err(Error::Batch(format!(
-                    "row {row} holds id {id}, outside the vocabulary of {vocab_size}"
-                )));
+            if let Some(id) = batch.row(row).iter().find(|id| !(0..vocab_size).contains(*id)) {
+                return Err(Error::Batch(format!("row {row} holds id {id}, outside the vocabulary of {vocab_size}")));
             }
         }
         let mut order: Vec<usize> = (0..rows).collect();
@@ -200,22 +178,14 @@ impl Layout {
             positions.extend(0..len);
             match buckets.last_mut() {
                 Some(bucket) if bucket.len == len => bucket.rows += 1,
-                _ => buckets.push(Bucket {
-                    offset,
-                    rows: 1,
-                    len,
-                }),
+                _ => buckets.push(Bucket { offset, rows: 1, len }),
             }
         }
         let longest = rounded(order[rows - 1]);
         let filler = total - ids.len();
         // The filler is cut into rows of one token: no row of it grows the rotary table or costs attention.
         if filler > 0 {
-            buckets.push(Bucket {
-                offset: ids.len() as i64,
-                rows: filler as i64,
-                len: 1,
-            });
+            buckets.push(Bucket { offset: ids.len() as i64, rows: filler as i64, len: 1 });
             ids.resize(total, 0);
             positions.resize(total, 0);
         }
@@ -230,16 +200,7 @@ impl Layout {
             targets.extend_from_slice(&batch.row(row)[first..]);
             lasts.push(offset + len as i64 - 1);
         }
-        Ok(Self {
-            ids,
-            positions,
-            buckets,
-            longest,
-            sources,
-            targets,
-            lasts,
-            order,
-        })
+        Ok(Self { ids, positions, buckets, longest, sources, targets, lasts, order })
     }
 
     pub(crate) fn tokens(&self) -> i64 {
@@ -263,11 +224,7 @@ pub(crate) fn padded_rows(rows: usize, width: usize, threads: usize) -> usize {
     let mut padded = rows.max(MIN_ROWS);
     loop {
         let elements = padded * width;
-        let shares = if elements < GRAIN {
-            1
-        } else {
-            elements.div_ceil(GRAIN).min(threads.max(1))
-        };
+        let shares = if elements < GRAIN { 1 } else { elements.div_ceil(GRAIN).min(threads.max(1)) };
         if padded.is_multiple_of(shares) && elements.is_multiple_of(shares * VECTOR) {
             return padded;
         }
@@ -282,9 +239,7 @@ mod tests {
     fn batch(rows: &[(usize, usize)]) -> PackedBatch {
         let mut batch = PackedBatch::new();
         for (row, &(prompt, response)) in rows.iter().enumerate() {
-            let ids: Vec<i64> = (0..(prompt + response) as i64)
-                .map(|token| 10 * row as i64 + token)
-                .collect();
+            let ids: Vec<i64> = (0..(prompt + response) as i64).map(|token| 10 * row as i64 + token).collect();
             batch.push(&ids[..prompt], &ids[prompt..]).unwrap();
         }
         batch
@@ -292,27 +247,12 @@ mod tests {
 
     #[test]
     fn equal_rounded_lengths_become_neighbours_and_outputs_keep_the_callers_order() {
-        let layout = Layout::new(&batch(&[(2, 7), (1, 1), (3, 1)]), 100, 9, |tokens| {
-            tokens + 2
-        })
-        .unwrap();
-        assert_eq!(
-            layout.ids[..16],
-            [10, 11, 0, 0, 0, 0, 0, 0, 20, 21, 22, 23, 0, 0, 0, 0]
-        );
-        assert_eq!(
-            layout.ids[16..],
-            [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0]
-        );
-        assert_eq!(
-            layout.positions[..16],
-            [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]
-        );
+        let layout = Layout::new(&batch(&[(2, 7), (1, 1), (3, 1)]), 100, 9, |tokens| tokens + 2).unwrap();
+        assert_eq!(layout.ids[..16], [10, 11, 0, 0, 0, 0, 0, 0, 20, 21, 22, 23, 0, 0, 0, 0]);
+        assert_eq!(layout.ids[16..], [0, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(layout.positions[..16], [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]);
         let bucket = |offset, rows, len| Bucket { offset, rows, len };
-        assert_eq!(
-            layout.buckets,
-            [bucket(0, 2, 8), bucket(16, 1, 16), bucket(32, 2, 1)]
-        );
+        assert_eq!(layout.buckets, [bucket(0, 2, 8), bucket(16, 1, 16), bucket(32, 2, 1)]);
         assert_eq!(layout.targets, [2, 3, 4, 5, 6, 7, 8, 11, 23]);
         assert_eq!(layout.sources, [17, 18, 19, 20, 21, 22, 23, 0, 10]);
         assert_eq!(layout.lasts, [24, 1, 11]);
@@ -323,28 +263,14 @@ mod tests {
     fn packed_ids_score_everything_but_first_tokens() {
         let batch = PackedBatch::from_packed(vec![5, 6, 7, 8, 9], &[0, 3, 5]).unwrap();
         assert_eq!((batch.scored_tokens(), batch.scored_range(1)), (3, 2..3));
-        for wrong in [
-            &[][..],
-            &[0, 5, 3],
-            &[0, 3, 3, 5],
-            &[1, 5],
-            &[0, 4],
-            &[0, -1, 5],
-        ] {
-            assert!(
-                PackedBatch::from_packed(vec![5, 6, 7, 8, 9], wrong).is_err(),
-                "{wrong:?}"
-            );
+        for wrong in [&[][..], &[0, 5, 3], &[0, 3, 3, 5], &[1, 5], &[0, 4], &[0, -1, 5]] {
+            assert!(PackedBatch::from_packed(vec![5, 6, 7, 8, 9], wrong).is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn impossible_batches_are_refused_with_the_row() {
-        let refusal = |batch: &PackedBatch| {
-            Layout::new(batch, 12, 4, |tokens| tokens)
-                .unwrap_err()
-                .to_string()
-        };
+        let refusal = |batch: &PackedBatch| Layout::new(batch, 12, 4, |tokens| tokens).unwrap_err().to_string();
         assert!(refusal(&PackedBatch::new()).contains("no rows"));
         assert!(refusal(&batch(&[(1, 1), (3, 2)])).contains("row 1 has 5 tokens"));
         assert!(refusal(&batch(&[(1, 1), (2, 1)])).contains("row 1 holds id 12"));
@@ -358,11 +284,7 @@ mod tests {
                 for rows in [1, 15, 16, 17, 95, 96, 97, 1000, 4099] {
                     let padded = padded_rows(rows, width, threads);
                     let elements = padded * width;
-                    let shares = if elements < 32_768 {
-                        1
-                    } else {
-                        elements.div_ceil(32_768).min(threads)
-                    };
+                    let shares = if elements < 32_768 { 1 } else { elements.div_ceil(32_768).min(threads) };
                     assert!(padded >= rows.max(16));
                     assert!(
                         width % 8 != 0 || padded < rows.max(16) + 16 * threads,

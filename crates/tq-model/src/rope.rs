@@ -24,13 +24,7 @@ pub(crate) struct Rotation {
 
 impl Rope {
     pub(crate) fn new(config: &ModelConfig, kind: Kind, device: Device) -> Self {
-        Self {
-            frequencies: frequencies(config),
-            kind,
-            device,
-            tables: RefCell::new(None),
-            known: RefCell::new(0),
-        }
+        Self { frequencies: frequencies(config), kind, device, tables: RefCell::new(None), known: RefCell::new(0) }
     }
 
     /// The rotations of the given positions, all below `len`.
@@ -43,10 +37,7 @@ impl Rope {
             *known = longer;
         }
         let table = tables.as_ref().expect("the table was made above");
-        Ok(Rotation {
-            cos: table.cos.f_index_select(0, positions)?,
-            sin: table.sin.f_index_select(0, positions)?,
-        })
+        Ok(Rotation { cos: table.cos.f_index_select(0, positions)?, sin: table.sin.f_index_select(0, positions)? })
     }
 
     fn table(&self, len: usize) -> Result<Rotation> {
@@ -55,26 +46,17 @@ impl Rope {
         let mut sin = Vec::with_capacity(len * 2 * half);
         for position in 0..len {
             // The product is rounded to f32 before the cosine, as the models were trained.
-            let angles: Vec<f64> = self
-                .frequencies
-                .iter()
-                .map(|frequency| f64::from(position as f32 * frequency))
-                .collect();
+            let angles: Vec<f64> =
+                self.frequencies.iter().map(|frequency| f64::from(position as f32 * frequency)).collect();
             cos.extend(angles.iter().chain(&angles).map(|angle| angle.cos() as f32));
             sin.extend(angles.iter().map(|angle| -angle.sin() as f32));
             sin.extend(angles.iter().map(|angle| angle.sin() as f32));
         }
         let shape = [len as i64, 1, 2 * half as i64];
         let place = |values: &[f32]| -> Result<Tensor> {
-            Ok(Tensor::f_from_slice(values)?
-                .f_view(shape)?
-                .f_to_kind(self.kind)?
-                .f_to(self.device)?)
+            Ok(Tensor::f_from_slice(values)?.f_view(shape)?.f_to_kind(self.kind)?.f_to(self.device)?)
         };
-        Ok(Rotation {
-            cos: place(&cos)?,
-            sin: place(&sin)?,
-        })
+        Ok(Rotation { cos: place(&cos)?, sin: place(&sin)? })
     }
 }
 
@@ -101,16 +83,10 @@ fn frequencies(config: &ModelConfig) -> Vec<f32> {
 fn stretched(frequency: f64, scaling: RopeScaling) -> f64 {
     match scaling {
         RopeScaling::None => frequency,
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => {
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
             // Turns over the original context: many for short wavelengths, which are kept; few for long ones, which are stretched.
             let turns = original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
-            let kept =
-                ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
+            let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0.0, 1.0);
             frequency * kept + frequency / factor * (1.0 - kept)
         }
     }

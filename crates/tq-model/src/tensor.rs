@@ -16,20 +16,13 @@ pub(crate) fn kind(dtype: DType) -> Kind {
 
 /// A tensor over the same values (copied).
 pub(crate) fn import(tensor: &NamedTensor) -> Result<Tensor> {
-    Ok(Tensor::f_from_data_size(
-        tensor.data(),
-        tensor.shape(),
-        kind(tensor.dtype()),
-    )?)
+    Ok(Tensor::f_from_data_size(tensor.data(), tensor.shape(), kind(tensor.dtype()))?)
 }
 
 /// The values as bytes of `dtype` (copied).
 pub(crate) fn export(tensor: &Tensor, dtype: DType) -> Result<NamedTensor> {
     let _guard = tch::no_grad_guard();
-    let tensor = tensor
-        .f_to_kind(kind(dtype))?
-        .f_to(Device::Cpu)?
-        .f_contiguous()?;
+    let tensor = tensor.f_to_kind(kind(dtype))?.f_to(Device::Cpu)?.f_contiguous()?;
     let mut bytes = vec![0u8; tensor.numel() * dtype.size()];
     tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
     NamedTensor::new(dtype, tensor.size(), bytes)

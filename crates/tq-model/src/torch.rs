@@ -20,21 +20,14 @@ pub struct TorchModel {
 
 impl std::fmt::Debug for TorchModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TorchModel")
-            .field("decoder", &self.decoder)
-            .field("trains", &self.optimizer.is_some())
-            .finish()
+        f.debug_struct("TorchModel").field("decoder", &self.decoder).field("trains", &self.optimizer.is_some()).finish()
     }
 }
 
 impl TorchModel {
     /// A model around a decoder, for scoring alone.
     pub fn new(decoder: Decoder) -> Self {
-        Self {
-            decoder,
-            optimizer: None,
-            gathered: 0,
-        }
+        Self { decoder, optimizer: None, gathered: 0 }
     }
 
     /// Opens a Hugging Face folder.
@@ -44,17 +37,10 @@ impl TorchModel {
     ///
     /// # Errors
     /// The folder cannot be read, needs what is not implemented, or its weights are not the model's.
-    pub fn open(
-        folder: impl AsRef<Path>,
-        head: Head,
-        placement: Placement,
-        seed: u64,
-    ) -> Result<Self> {
+    pub fn open(folder: impl AsRef<Path>, head: Head, placement: Placement, seed: u64) -> Result<Self> {
         let config = ModelConfig::from_folder(&folder)?;
         let weights = weights_for(&config, head, seed, &read_folder(folder)?)?;
-        Ok(Self::new(Decoder::from_named(
-            &config, head, placement, &weights,
-        )?))
+        Ok(Self::new(Decoder::from_named(&config, head, placement, &weights)?))
     }
 
     /// Makes the model trainable.
@@ -86,15 +72,8 @@ impl TorchModel {
         let mut gradients = NamedTensors::new();
         for (spec, parameter) in self.decoder.specs().iter().zip(self.decoder.parameters()) {
             let gradient = parameter.f_grad()?;
-            let gradient = if gradient.defined() {
-                gradient
-            } else {
-                parameter.f_detach()?.f_zeros_like()?
-            };
-            gradients.insert(
-                spec.name.as_str(),
-                crate::tensor::export(&gradient, DType::F32)?,
-            )?;
+            let gradient = if gradient.defined() { gradient } else { parameter.f_detach()?.f_zeros_like()? };
+            gradients.insert(spec.name.as_str(), crate::tensor::export(&gradient, DType::F32)?)?;
         }
         Ok(gradients)
     }
@@ -109,9 +88,7 @@ impl TorchModel {
 }
 
 fn untrained() -> Error {
-    Error::Training(
-        "the model was opened for scoring alone; make it trainable with `training`".into(),
-    )
+    Error::Training("the model was opened for scoring alone; make it trainable with `training`".into())
 }
 
 impl Model for TorchModel {
@@ -146,9 +123,7 @@ impl Model for TorchModel {
     fn step(&mut self) -> Result<StepReport> {
         let optimizer = self.optimizer.as_mut().ok_or_else(untrained)?;
         if self.gathered == 0 {
-            return Err(Error::Training(
-                "a step was asked for without gradients; call `accumulate` first".into(),
-            ));
+            return Err(Error::Training("a step was asked for without gradients; call `accumulate` first".into()));
         }
         self.gathered = 0;
         optimizer.step(self.decoder.parameters_mut())
@@ -170,17 +145,11 @@ impl Model for TorchModel {
     }
 
     fn training_state(&self) -> Result<NamedTensors> {
-        self.optimizer
-            .as_ref()
-            .ok_or_else(untrained)?
-            .save(self.decoder.specs())
+        self.optimizer.as_ref().ok_or_else(untrained)?.save(self.decoder.specs())
     }
 
     fn load_training_state(&mut self, state: &NamedTensors) -> Result<()> {
-        self.optimizer
-            .as_mut()
-            .ok_or_else(untrained)?
-            .restore(self.decoder.specs(), state)
+        self.optimizer.as_mut().ok_or_else(untrained)?.restore(self.decoder.specs(), state)
     }
 }
 
@@ -196,29 +165,18 @@ pub fn init_random(config: &ModelConfig, head: Head, seed: u64) -> Result<NamedT
 ///
 /// # Errors
 /// Memory is short. What does not fit is refused when the weights are loaded.
-pub fn weights_for(
-    config: &ModelConfig,
-    head: Head,
-    seed: u64,
-    folder: &NamedTensors,
-) -> Result<NamedTensors> {
+pub fn weights_for(config: &ModelConfig, head: Head, seed: u64, folder: &NamedTensors) -> Result<NamedTensors> {
     let unused = |name: &str| {
         name.ends_with("rotary_emb.inv_freq")
             || (name == "lm_head.weight" && (head == Head::Value || config.tie_word_embeddings))
     };
     let mut weights = folder.filtered(|name| !unused(name));
     if head == Head::Value && weights.get("score.weight").is_none() {
-        let score = ParameterSpec {
-            name: "score.weight".into(),
-            shape: vec![1, config.hidden_size],
-        };
+        let score = ParameterSpec { name: "score.weight".into(), shape: vec![1, config.hidden_size] };
         debug_assert!(parameters(config, head).contains(&score));
         let mut values = vec![0f32; config.hidden_size as usize];
         crate::random::fill_normal(seed, &score.name, config.initializer_range, &mut values);
-        weights.insert(
-            score.name,
-            crate::weights::NamedTensor::from_f32(score.shape, &values)?,
-        )?;
+        weights.insert(score.name, crate::weights::NamedTensor::from_f32(score.shape, &values)?)?;
     }
     Ok(weights)
 }

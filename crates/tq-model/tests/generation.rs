@@ -4,20 +4,12 @@
 mod common;
 
 use common::models::{digits, families, lively};
-use tq_model::generate::{
-    FinishReason, Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator,
-};
+use tq_model::generate::{FinishReason, Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
 use tq_model::weights::{DType, Head, NamedTensor, NamedTensors};
 use tq_model::{Placement, init_random};
 
 fn request(id: u64, max_new_tokens: usize) -> Request {
-    Request {
-        id,
-        prompt: vec![4, 14, 5],
-        max_new_tokens,
-        seed: id,
-        sampling: Sampling::full(1.0),
-    }
+    Request { id, prompt: vec![4, 14, 5], max_new_tokens, seed: id, sampling: Sampling::full(1.0) }
 }
 
 fn generator(slots: usize, version: u64, seed: u64) -> TorchGenerator {
@@ -47,9 +39,7 @@ fn exchanged_weights_continue_running_rows_and_stamp_their_tokens() {
     for _ in 0..3 {
         changing.step().unwrap();
     }
-    changing
-        .set_weights(2, &lively(&digits(), Head::Lm, 2))
-        .unwrap();
+    changing.set_weights(2, &lively(&digits(), Head::Lm, 2)).unwrap();
     changing.submit(request(1, 8)).unwrap();
     let changed = drain(&mut changing);
     assert_eq!(changed[0].versions, [1, 1, 1, 2, 2, 2, 2, 2]);
@@ -63,11 +53,7 @@ fn exchanged_weights_continue_running_rows_and_stamp_their_tokens() {
 
     let mut new = generator(4, 2, 2);
     new.submit(request(1, 8)).unwrap();
-    assert_eq!(
-        drain(&mut new)[0],
-        changed[1],
-        "a row that enters after the exchange knows nothing of the old weights"
-    );
+    assert_eq!(drain(&mut new)[0], changed[1], "a row that enters after the exchange knows nothing of the old weights");
 }
 
 #[test]
@@ -80,10 +66,7 @@ fn more_requests_than_slots_enter_as_others_leave() {
     while !generator.is_idle() {
         finished.extend(generator.step().unwrap());
         assert!(generator.running() <= 3);
-        assert!(
-            generator.running() == 3 || generator.queued() == 0,
-            "a slot stays empty while requests wait"
-        );
+        assert!(generator.running() == 3 || generator.queued() == 0, "a slot stays empty while requests wait");
     }
     finished.sort_by_key(|response| response.id);
     assert!(
@@ -92,11 +75,7 @@ fn more_requests_than_slots_enter_as_others_leave() {
             .enumerate()
             .all(|(id, response)| response.id == id as u64 && response.tokens.len() == 1 + id % 4)
     );
-    assert!(
-        finished
-            .iter()
-            .all(|response| response.reason == FinishReason::Length && !response.restricted)
-    );
+    assert!(finished.iter().all(|response| response.reason == FinishReason::Length && !response.restricted));
 }
 
 #[test]
@@ -109,9 +88,7 @@ fn a_cancelled_request_is_gone_and_leaves_the_others_as_they_were() {
     }
     disturbed.step().unwrap();
     disturbed.step().unwrap();
-    assert!(
-        disturbed.cancel(0) && disturbed.cancel(5) && !disturbed.cancel(5) && !disturbed.cancel(77)
-    );
+    assert!(disturbed.cancel(0) && disturbed.cancel(5) && !disturbed.cancel(5) && !disturbed.cancel(77));
     let mut kept = drain(&mut undisturbed);
     kept.retain(|response| !matches!(response.id, 0 | 5));
     let mut left = drain(&mut disturbed);
@@ -130,31 +107,19 @@ fn impossible_requests_are_refused_with_their_id() {
     };
     assert!(refusal(|request| request.prompt.clear()).contains("request 9: a prompt of 0 tokens"));
     assert!(refusal(|request| request.max_new_tokens = 38).contains("do not fit into max_len 40"));
-    assert!(
-        refusal(|request| request.prompt[0] = 16).contains("id 16 is outside the vocabulary of 16")
-    );
+    assert!(refusal(|request| request.prompt[0] = 16).contains("id 16 is outside the vocabulary of 16"));
     assert!(refusal(|request| request.sampling.temperature = -1.0).contains("temperature is -1"));
     assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p 0"));
     assert!(refusal(|request| request.sampling.top_k = Some(0)).contains("top_k Some(0)"));
     generator.submit(request(9, 4)).unwrap();
-    assert!(
-        generator
-            .submit(request(9, 4))
-            .unwrap_err()
-            .to_string()
-            .contains("submitted before")
-    );
+    assert!(generator.submit(request(9, 4)).unwrap_err().to_string().contains("submitted before"));
 }
 
 #[test]
 fn impossible_sizes_are_refused() {
     let (config, place) = (digits(), Placement::cpu(DType::F32));
     let weights = init_random(&config, Head::Lm, 0).unwrap();
-    let refusal = |options| {
-        TorchGenerator::new(&config, place, 0, &weights, options)
-            .unwrap_err()
-            .to_string()
-    };
+    let refusal = |options| TorchGenerator::new(&config, place, 0, &weights, options).unwrap_err().to_string();
     assert!(refusal(GeneratorOptions::new(0, 40)).contains("slots 0"));
     assert!(refusal(GeneratorOptions::new(4, 4096)).contains("max_len is 4096"));
 }
@@ -168,21 +133,13 @@ fn broken_weights_are_named_and_stop_the_generator() {
         if name == "model.norm.weight" {
             values[3] = f32::NAN;
         }
-        broken
-            .insert(
-                name,
-                NamedTensor::from_f32(tensor.shape(), &values).unwrap(),
-            )
-            .unwrap();
+        broken.insert(name, NamedTensor::from_f32(tensor.shape(), &values).unwrap()).unwrap();
     }
     let mut generator = generator(2, 0, 1);
     generator.set_weights(7, &broken).unwrap();
     generator.submit(request(3, 4)).unwrap();
     let error = generator.step().unwrap_err().to_string();
-    assert!(
-        error.contains("request 3") && error.contains("version 7"),
-        "{error}"
-    );
+    assert!(error.contains("request 3") && error.contains("version 7"), "{error}");
     assert!(generator.step().is_err());
 }
 

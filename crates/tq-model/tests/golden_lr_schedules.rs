@@ -14,10 +14,7 @@ fn every_schedule_gives_the_recorded_rates() {
     let mut run = 0;
     for case in json(&path).as_array().unwrap() {
         let args = &case["args"];
-        let number = |key: &str, default: f64| {
-            args.get(key)
-                .map_or(default, |value| value.as_f64().unwrap())
-        };
+        let number = |key: &str, default: f64| args.get(key).map_or(default, |value| value.as_f64().unwrap());
         let count = |key: &str| args[key].as_u64().unwrap();
         let shape = match case["kind"].as_str().unwrap() {
             "constant" => LrShape::Constant,
@@ -26,9 +23,7 @@ fn every_schedule_gives_the_recorded_rates() {
                 min_lr_ratio: number("min_lr_ratio", 0.0),
                 num_cycles: number("num_cycles", 0.5),
                 init_lr_ratio: number("init_lr_ratio", 0.0),
-                zero_indexed_step: args
-                    .get("zero_indexed_step")
-                    .is_none_or(|value| value.as_bool().unwrap()),
+                zero_indexed_step: args.get("zero_indexed_step").is_none_or(|value| value.as_bool().unwrap()),
             },
             "wsd" => LrShape::Wsd {
                 total: count("num_training_steps"),
@@ -38,11 +33,7 @@ fn every_schedule_gives_the_recorded_rates() {
             },
             other => panic!("unknown kind {other}"),
         };
-        let schedule = LrSchedule {
-            base: case["base_lr"].as_f64().unwrap(),
-            warmup: count("num_warmup_steps"),
-            shape,
-        };
+        let schedule = LrSchedule { base: case["base_lr"].as_f64().unwrap(), warmup: count("num_warmup_steps"), shape };
         for (update, expected) in numbers(&case["lr"]).into_iter().enumerate() {
             let found = schedule.lr(update as u64);
             assert!(

@@ -6,9 +6,7 @@ mod common;
 use std::sync::{Mutex, PoisonError};
 
 use common::models::{DTYPES, digits, families, lively, tokens};
-use tq_model::generate::{
-    Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator,
-};
+use tq_model::generate::{Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
 use tq_model::weights::{DType, Head};
 use tq_model::{Decoder, Model, ModelConfig, PackedBatch, Placement, TorchModel, Want};
 
@@ -28,21 +26,13 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// Scores rows of these (prompt, response) lengths together and each alone.
-fn assert_rows_are_independent(
-    what: &str,
-    model: &mut TorchModel,
-    lengths: &[(usize, usize)],
-    want: &Want,
-) {
+fn assert_rows_are_independent(what: &str, model: &mut TorchModel, lengths: &[(usize, usize)], want: &Want) {
     let vocab = model.config().vocab_size;
     let rows: Vec<(Vec<i64>, Vec<i64>)> = lengths
         .iter()
         .enumerate()
         .map(|(row, &(prompt, response))| {
-            (
-                tokens(row as u64, prompt, vocab),
-                tokens(1000 + row as u64, response, vocab),
-            )
+            (tokens(row as u64, prompt, vocab), tokens(1000 + row as u64, response, vocab))
         })
         .collect();
     let mut together = PackedBatch::new();
@@ -58,20 +48,11 @@ fn assert_rows_are_independent(
         for (name, alone, packed) in [
             ("log_probs", &single.log_probs, &packed.log_probs),
             ("entropy", &single.entropy, &packed.entropy),
-            (
-                "sum_pi_squared",
-                &single.sum_pi_squared,
-                &packed.sum_pi_squared,
-            ),
+            ("sum_pi_squared", &single.sum_pi_squared, &packed.sum_pi_squared),
             ("values", &single.values, &packed.values),
         ] {
             if !packed.is_empty() {
-                assert_eq!(
-                    bits(alone),
-                    bits(&packed[range.clone()]),
-                    "{what}: {name} of row {row} {:?}",
-                    lengths[row]
-                );
+                assert_eq!(bits(alone), bits(&packed[range.clone()]), "{what}: {name} of row {row} {:?}", lengths[row]);
             }
         }
     }
@@ -79,38 +60,20 @@ fn assert_rows_are_independent(
 
 #[test]
 fn scores_do_not_depend_on_the_rows_beside() {
-    let lengths: Vec<(usize, usize)> = (0..60)
-        .map(|row| (1 + row % 7, 1 + (row * row) % 41))
-        .chain([(3, 200), (9, 1), (1, 77)])
-        .collect();
-    let want = Want {
-        entropy: true,
-        sum_pi_squared: true,
-        ..Want::log_probs(0.7)
-    };
+    let lengths: Vec<(usize, usize)> =
+        (0..60).map(|row| (1 + row % 7, 1 + (row * row) % 41)).chain([(3, 200), (9, 1), (1, 77)]).collect();
+    let want = Want { entropy: true, sum_pi_squared: true, ..Want::log_probs(0.7) };
     with_threads(|threads| {
         let models = families().into_iter().chain([("digits", digits())]);
         for (name, config) in models {
             for dtype in DTYPES {
                 let what = format!("{name} {dtype} {threads} threads");
                 let place = Placement::cpu(dtype);
-                let decoder =
-                    Decoder::from_named(&config, Head::Lm, place, &lively(&config, Head::Lm, 5))
-                        .unwrap();
+                let decoder = Decoder::from_named(&config, Head::Lm, place, &lively(&config, Head::Lm, 5)).unwrap();
                 assert_rows_are_independent(&what, &mut TorchModel::new(decoder), &lengths, &want);
-                let decoder = Decoder::from_named(
-                    &config,
-                    Head::Value,
-                    place,
-                    &lively(&config, Head::Value, 6),
-                )
-                .unwrap();
-                assert_rows_are_independent(
-                    &what,
-                    &mut TorchModel::new(decoder),
-                    &lengths,
-                    &Want::values(),
-                );
+                let decoder =
+                    Decoder::from_named(&config, Head::Value, place, &lively(&config, Head::Value, 6)).unwrap();
+                assert_rows_are_independent(&what, &mut TorchModel::new(decoder), &lengths, &Want::values());
             }
         }
     });
@@ -125,11 +88,7 @@ fn requests(config: &ModelConfig, count: u64, longest: usize) -> Vec<Request> {
             seed: 77 + id,
             sampling: match id % 4 {
                 0 => Sampling::GREEDY,
-                1 => Sampling {
-                    temperature: 0.9,
-                    top_k: Some(7),
-                    top_p: 0.9,
-                },
+                1 => Sampling { temperature: 0.9, top_k: Some(7), top_p: 0.9 },
                 _ => Sampling::full(1.0 + 0.1 * (id % 3) as f64),
             },
         })
@@ -158,17 +117,8 @@ fn run(generator: &mut TorchGenerator, requests: &[Request], at_once: usize) -> 
 
 fn assert_same(what: &str, alone: &[Finished], together: &[Finished]) {
     for (alone, together) in alone.iter().zip(together) {
-        assert_eq!(
-            alone.tokens, together.tokens,
-            "{what}: tokens of request {}",
-            alone.id
-        );
-        assert_eq!(
-            bits(&alone.log_probs),
-            bits(&together.log_probs),
-            "{what}: log-probs of request {}",
-            alone.id
-        );
+        assert_eq!(alone.tokens, together.tokens, "{what}: tokens of request {}", alone.id);
+        assert_eq!(bits(&alone.log_probs), bits(&together.log_probs), "{what}: log-probs of request {}", alone.id);
         assert_eq!(
             (alone.id, alone.reason, &alone.versions),
             (together.id, together.reason, &together.versions),
@@ -180,10 +130,8 @@ fn assert_same(what: &str, alone: &[Finished], together: &[Finished]) {
 #[test]
 fn responses_do_not_depend_on_company_entry_or_slot() {
     with_threads(|threads| {
-        let models = families()
-            .into_iter()
-            .map(|(name, config)| (name, config, 150, 25))
-            .chain([("digits", digits(), 40, 90)]);
+        let models =
+            families().into_iter().map(|(name, config)| (name, config, 150, 25)).chain([("digits", digits(), 40, 90)]);
         for (name, config, longest, count) in models {
             for dtype in DTYPES {
                 let what = format!("{name} {dtype} {threads} threads");
@@ -193,38 +141,16 @@ fn responses_do_not_depend_on_company_entry_or_slot() {
                     prefill_tokens: 64,
                     ..GeneratorOptions::new(70, longest + 23)
                 };
-                let mut generator =
-                    TorchGenerator::new(&config, Placement::cpu(dtype), 4, &weights, options)
-                        .unwrap();
+                let mut generator = TorchGenerator::new(&config, Placement::cpu(dtype), 4, &weights, options).unwrap();
                 let requests = requests(&config, count, longest);
                 let alone = run(&mut generator, &requests, 1);
-                assert_same(
-                    &format!("{what}, five at a time"),
-                    &alone,
-                    &run(&mut generator, &requests, 5),
-                );
-                assert_same(
-                    &format!("{what}, all at once"),
-                    &alone,
-                    &run(&mut generator, &requests, usize::MAX),
-                );
+                assert_same(&format!("{what}, five at a time"), &alone, &run(&mut generator, &requests, 5));
+                assert_same(&format!("{what}, all at once"), &alone, &run(&mut generator, &requests, usize::MAX));
                 let reversed: Vec<Request> = requests.iter().rev().cloned().collect();
-                assert_same(
-                    &format!("{what}, in reverse"),
-                    &alone,
-                    &run(&mut generator, &reversed, 100),
-                );
+                assert_same(&format!("{what}, in reverse"), &alone, &run(&mut generator, &reversed, 100));
                 // A draw that never ends early or late would prove little.
-                assert!(
-                    alone
-                        .iter()
-                        .any(|response| response.tokens.last() == Some(&2))
-                );
-                assert!(
-                    alone
-                        .iter()
-                        .any(|response| response.tokens.len() > longest / 2)
-                );
+                assert!(alone.iter().any(|response| response.tokens.last() == Some(&2)));
+                assert!(alone.iter().any(|response| response.tokens.len() > longest / 2));
             }
         }
     });
@@ -235,24 +161,15 @@ fn generated_log_probs_are_those_of_scoring() {
     for (name, config) in families() {
         let weights = lively(&config, Head::Lm, 3);
         let place = Placement::cpu(DType::F32);
-        let mut generator =
-            TorchGenerator::new(&config, place, 0, &weights, GeneratorOptions::new(16, 200))
-                .unwrap();
-        let mut model =
-            TorchModel::new(Decoder::from_named(&config, Head::Lm, place, &weights).unwrap());
+        let mut generator = TorchGenerator::new(&config, place, 0, &weights, GeneratorOptions::new(16, 200)).unwrap();
+        let mut model = TorchModel::new(Decoder::from_named(&config, Head::Lm, place, &weights).unwrap());
         let requests = requests(&config, 20, 170);
         for (request, response) in requests.iter().zip(run(&mut generator, &requests, 20)) {
             let mut batch = PackedBatch::new();
             batch.push(&request.prompt, &response.tokens).unwrap();
-            let temperature = if request.sampling.temperature == 0.0 {
-                1.0
-            } else {
-                request.sampling.temperature
-            };
+            let temperature = if request.sampling.temperature == 0.0 { 1.0 } else { request.sampling.temperature };
             let stats = model.score(&batch, &Want::log_probs(temperature)).unwrap();
-            for (token, (generated, scored)) in
-                response.log_probs.iter().zip(&stats.log_probs).enumerate()
-            {
+            for (token, (generated, scored)) in response.log_probs.iter().zip(&stats.log_probs).enumerate() {
                 assert!(
                     (generated - scored).abs() < 2e-4,
                     "{name}: token {token} of request {}: {generated} against {scored}",

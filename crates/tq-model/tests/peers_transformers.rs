@@ -21,9 +21,7 @@ fn logits_log_probs_and_gradients_agree_with_transformers() {
         let folder = entry.unwrap().path();
         let name = folder.file_name().unwrap().to_string_lossy().into_owned();
         let open = || TorchModel::open(&folder, Head::Lm, Placement::cpu(DType::F32), 0).unwrap();
-        let mut model = open()
-            .training(TrainOptions::new(LrSchedule::constant(0.0)))
-            .unwrap();
+        let mut model = open().training(TrainOptions::new(LrSchedule::constant(0.0))).unwrap();
         for row in json(&folder.join("peer.json")).as_array().unwrap() {
             let ids = ids(&row["ids"]);
             let positions: Vec<i64> = (0..ids.len() as i64).collect();
@@ -44,26 +42,14 @@ fn logits_log_probs_and_gradients_agree_with_transformers() {
             let share = -1.0 / batch.scored_tokens() as f32;
             let stats = model
                 .accumulate(&batch, &Want::log_probs(1.0), &mut |stats| {
-                    Ok(TokenGradients {
-                        log_probs: vec![share; stats.log_probs.len()],
-                        ..TokenGradients::default()
-                    })
+                    Ok(TokenGradients { log_probs: vec![share; stats.log_probs.len()], ..TokenGradients::default() })
                 })
                 .unwrap();
             for (found, expected) in stats.log_probs.iter().zip(numbers(&row["log_probs"])) {
-                assert!(
-                    (f64::from(*found) - expected).abs() < 5e-5,
-                    "{name}: {found} against {expected}"
-                );
+                assert!((f64::from(*found) - expected).abs() < 5e-5, "{name}: {found} against {expected}");
             }
             for (parameter, gradient) in model.gradients().unwrap().iter() {
-                let norm = gradient
-                    .to_f32()
-                    .unwrap()
-                    .iter()
-                    .map(|value| f64::from(*value).powi(2))
-                    .sum::<f64>()
-                    .sqrt();
+                let norm = gradient.to_f32().unwrap().iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
                 let expected = row["grad_norms"][parameter].as_f64().unwrap();
                 assert!(
                     (norm - expected).abs() < 1e-3 * expected + 1e-5,

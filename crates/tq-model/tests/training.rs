@@ -7,16 +7,11 @@ use common::models::{digits, families, lively, tokens};
 use tq_model::train::{LrSchedule, LrShape, TrainOptions};
 use tq_model::weights::{DType, Head, NamedTensors};
 use tq_model::{
-    Decoder, Error, Model, ModelConfig, PackedBatch, Placement, TokenGradients, TokenStats,
-    TorchModel, Want,
+    Decoder, Error, Model, ModelConfig, PackedBatch, Placement, TokenGradients, TokenStats, TorchModel, Want,
 };
 
 fn options() -> TrainOptions {
-    TrainOptions::new(LrSchedule {
-        base: 1e-2,
-        warmup: 2,
-        shape: LrShape::cosine(10, 0.1),
-    })
+    TrainOptions::new(LrSchedule { base: 1e-2, warmup: 2, shape: LrShape::cosine(10, 0.1) })
 }
 
 fn model(config: &ModelConfig, head: Head, place: Placement, options: TrainOptions) -> TorchModel {
@@ -40,11 +35,7 @@ fn batch(config: &ModelConfig, rows: std::ops::Range<u64>) -> PackedBatch {
 
 /// Raises the log-probs and, a little, the entropies.
 fn reinforce(stats: &TokenStats) -> tq_model::Result<TokenGradients> {
-    let ramp = |count: usize| {
-        (0..count)
-            .map(|token| -0.01 - 0.001 * (token % 7) as f32)
-            .collect()
-    };
+    let ramp = |count: usize| (0..count).map(|token| -0.01 - 0.001 * (token % 7) as f32).collect();
     Ok(TokenGradients {
         log_probs: ramp(stats.log_probs.len()),
         entropy: vec![-0.002; stats.entropy.len()],
@@ -54,23 +45,15 @@ fn reinforce(stats: &TokenStats) -> tq_model::Result<TokenGradients> {
 
 fn one_step(model: &mut TorchModel, rows: std::ops::Range<u64>) {
     let batch = batch(model.config(), rows);
-    model
-        .accumulate(&batch, &Want::log_probs_and_entropy(0.9), &mut reinforce)
-        .unwrap();
+    model.accumulate(&batch, &Want::log_probs_and_entropy(0.9), &mut reinforce).unwrap();
     assert!(model.step().unwrap().applied);
 }
 
 fn largest_difference(a: &NamedTensors, b: &NamedTensors) -> f32 {
     a.iter()
         .flat_map(|(name, tensor)| {
-            let (a, b) = (
-                tensor.to_f32().unwrap(),
-                b.require(name).unwrap().to_f32().unwrap(),
-            );
-            a.into_iter()
-                .zip(b)
-                .map(|(a, b)| (a - b).abs())
-                .collect::<Vec<_>>()
+            let (a, b) = (tensor.to_f32().unwrap(), b.require(name).unwrap().to_f32().unwrap());
+            a.into_iter().zip(b).map(|(a, b)| (a - b).abs()).collect::<Vec<_>>()
         })
         .fold(0.0, f32::max)
 }
@@ -78,20 +61,13 @@ fn largest_difference(a: &NamedTensors, b: &NamedTensors) -> f32 {
 #[test]
 fn gradients_are_those_of_finite_differences() {
     for (name, config) in families() {
-        for (head, want) in [
-            (Head::Lm, Want::log_probs_and_entropy(0.8)),
-            (Head::Value, Want::values()),
-        ] {
+        for (head, want) in [(Head::Lm, Want::log_probs_and_entropy(0.8)), (Head::Value, Want::values())] {
             let mut model = model(&config, head, Placement::cpu(DType::F32), options());
             let batch = batch(&config, 0..3);
             let weight = |token: usize| 0.3 + 0.1 * (token % 5) as f32;
             let objective = |stats: &TokenStats| -> f64 {
                 let sum = |values: &[f32]| {
-                    values
-                        .iter()
-                        .enumerate()
-                        .map(|(token, value)| f64::from(weight(token) * value))
-                        .sum::<f64>()
+                    values.iter().enumerate().map(|(token, value)| f64::from(weight(token) * value)).sum::<f64>()
                 };
                 sum(&stats.log_probs) + sum(&stats.entropy) + sum(&stats.values)
             };
@@ -110,11 +86,7 @@ fn gradients_are_those_of_finite_differences() {
             for (parameter, gradient) in gradients.iter() {
                 let gradient = gradient.to_f32().unwrap();
                 // The direction of the gradient itself, so that the difference stands out of f32's rounding.
-                let norm = gradient
-                    .iter()
-                    .map(|value| f64::from(*value).powi(2))
-                    .sum::<f64>()
-                    .sqrt();
+                let norm = gradient.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
                 assert!(norm > 1e-3, "{name} {head:?}: {parameter} gets no gradient");
                 let step = 2e-3 / norm;
                 let mut moved = |sign: f64| {
@@ -122,16 +94,13 @@ fn gradients_are_those_of_finite_differences() {
                     for (other, tensor) in weights.iter() {
                         let mut values = tensor.to_f32().unwrap();
                         if other == parameter {
-                            values.iter_mut().zip(&gradient).for_each(|(value, slope)| {
-                                *value += (sign * step * f64::from(*slope)) as f32
-                            });
+                            values
+                                .iter_mut()
+                                .zip(&gradient)
+                                .for_each(|(value, slope)| *value += (sign * step * f64::from(*slope)) as f32);
                         }
                         changed
-                            .insert(
-                                other,
-                                tq_model::weights::NamedTensor::from_f32(tensor.shape(), &values)
-                                    .unwrap(),
-                            )
+                            .insert(other, tq_model::weights::NamedTensor::from_f32(tensor.shape(), &values).unwrap())
                             .unwrap();
                     }
                     model.load_weights(&changed).unwrap();
@@ -155,18 +124,11 @@ fn micro_batches_add_up_to_the_whole() {
     let mut whole = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
     let mut parts = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
     let flat = |stats: &TokenStats| {
-        Ok(TokenGradients {
-            log_probs: vec![-0.01; stats.log_probs.len()],
-            ..TokenGradients::default()
-        })
+        Ok(TokenGradients { log_probs: vec![-0.01; stats.log_probs.len()], ..TokenGradients::default() })
     };
-    whole
-        .accumulate(&batch(&config, 0..12), &Want::log_probs(1.0), &mut { flat })
-        .unwrap();
+    whole.accumulate(&batch(&config, 0..12), &Want::log_probs(1.0), &mut { flat }).unwrap();
     for rows in [0..5, 5..6, 6..12] {
-        parts
-            .accumulate(&batch(&config, rows), &Want::log_probs(1.0), &mut { flat })
-            .unwrap();
+        parts.accumulate(&batch(&config, rows), &Want::log_probs(1.0), &mut { flat }).unwrap();
     }
     let difference = largest_difference(&whole.gradients().unwrap(), &parts.gradients().unwrap());
     assert!(difference < 1e-5, "{difference}");
@@ -176,19 +138,14 @@ fn micro_batches_add_up_to_the_whole() {
 
 #[test]
 fn a_vocabulary_too_large_for_one_slice_gives_the_same_gradients() {
-    let config = ModelConfig {
-        vocab_size: 120_000,
-        ..families().remove(0).1
-    };
+    let config = ModelConfig { vocab_size: 120_000, ..families().remove(0).1 };
     let mut sliced = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
     let mut whole = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
     let want = Want::log_probs_and_entropy(1.0);
     // 120,000 logits a token and slices of 16 Mi logits: 139 tokens a slice.
     let rows = |range: std::ops::Range<u64>| batch(&config, range);
     assert!(
-        rows(0..40).scored_tokens() > 139
-            && rows(0..20).scored_tokens() <= 139
-            && rows(20..40).scored_tokens() <= 139
+        rows(0..40).scored_tokens() > 139 && rows(0..20).scored_tokens() <= 139 && rows(20..40).scored_tokens() <= 139
     );
     let mut flat = |stats: &TokenStats| {
         Ok(TokenGradients {
@@ -210,16 +167,10 @@ fn a_vocabulary_too_large_for_one_slice_gives_the_same_gradients() {
 #[test]
 fn a_saved_state_continues_bit_for_bit() {
     for (name, config) in families() {
-        for place in [
-            Placement::cpu(DType::F32),
-            Placement::cpu_mixed(DType::Bf16),
-        ] {
+        for place in [Placement::cpu(DType::F32), Placement::cpu_mixed(DType::Bf16)] {
             let mut straight = model(&config, Head::Lm, place, options());
             (0..3).for_each(|step| one_step(&mut straight, step..step + 6));
-            let (weights, state) = (
-                straight.weights(DType::F32).unwrap(),
-                straight.training_state().unwrap(),
-            );
+            let (weights, state) = (straight.weights(DType::F32).unwrap(), straight.training_state().unwrap());
             (3..6).for_each(|step| one_step(&mut straight, step..step + 6));
 
             let mut resumed = model(&config, Head::Lm, place, options());
@@ -228,21 +179,9 @@ fn a_saved_state_continues_bit_for_bit() {
             resumed.load_training_state(&state).unwrap();
             assert_eq!(resumed.training_state().unwrap(), state, "{name}");
             (3..6).for_each(|step| one_step(&mut resumed, step..step + 6));
-            assert_eq!(
-                resumed.weights(DType::F32).unwrap(),
-                straight.weights(DType::F32).unwrap(),
-                "{name}"
-            );
-            assert_eq!(
-                resumed.training_state().unwrap(),
-                straight.training_state().unwrap(),
-                "{name}"
-            );
-            assert_ne!(
-                resumed.weights(DType::F32).unwrap(),
-                weights,
-                "{name}: training changes the weights"
-            );
+            assert_eq!(resumed.weights(DType::F32).unwrap(), straight.weights(DType::F32).unwrap(), "{name}");
+            assert_eq!(resumed.training_state().unwrap(), straight.training_state().unwrap(), "{name}");
+            assert_ne!(resumed.weights(DType::F32).unwrap(), weights, "{name}: training changes the weights");
         }
     }
 }
@@ -258,15 +197,9 @@ fn values_learn_their_targets() {
     for _ in 0..40 {
         critic
             .accumulate(&batch, &Want::values(), &mut |stats| {
-                let errors: Vec<f32> = stats
-                    .values
-                    .iter()
-                    .enumerate()
-                    .map(|(token, value)| value - target(token))
-                    .collect();
-                losses.push(
-                    errors.iter().map(|error| error * error).sum::<f32>() / errors.len() as f32,
-                );
+                let errors: Vec<f32> =
+                    stats.values.iter().enumerate().map(|(token, value)| value - target(token)).collect();
+                losses.push(errors.iter().map(|error| error * error).sum::<f32>() / errors.len() as f32);
                 let share = 2.0 / errors.len() as f32;
                 Ok(TokenGradients {
                     values: errors.iter().map(|error| error * share).collect(),
@@ -286,10 +219,7 @@ fn a_norm_that_is_not_finite_skips_the_step_and_moves_the_schedule() {
     let before = model.weights(DType::F32).unwrap();
     model
         .accumulate(&batch(&config, 0..2), &Want::log_probs(1.0), &mut |stats| {
-            Ok(TokenGradients {
-                log_probs: vec![f32::NAN; stats.log_probs.len()],
-                ..TokenGradients::default()
-            })
+            Ok(TokenGradients { log_probs: vec![f32::NAN; stats.log_probs.len()], ..TokenGradients::default() })
         })
         .unwrap();
     let report = model.step().unwrap();
@@ -297,20 +227,13 @@ fn a_norm_that_is_not_finite_skips_the_step_and_moves_the_schedule() {
     assert_eq!(model.weights(DType::F32).unwrap(), before);
     assert_eq!(model.lr().unwrap(), options().schedule.lr(1));
     one_step(&mut model, 0..2);
-    assert_ne!(
-        model.weights(DType::F32).unwrap(),
-        before,
-        "the gradients that were not finite are gone"
-    );
+    assert_ne!(model.weights(DType::F32).unwrap(), before, "the gradients that were not finite are gone");
 }
 
 #[test]
 fn learning_rate_zero_without_decay_leaves_the_weights() {
     let config = digits();
-    let still = TrainOptions {
-        weight_decay: 0.0,
-        ..TrainOptions::new(LrSchedule::constant(0.0))
-    };
+    let still = TrainOptions { weight_decay: 0.0, ..TrainOptions::new(LrSchedule::constant(0.0)) };
     let mut model = model(&config, Head::Lm, Placement::cpu(DType::F32), still);
     let before = model.weights(DType::F32).unwrap();
     one_step(&mut model, 0..4);
@@ -321,15 +244,8 @@ fn learning_rate_zero_without_decay_leaves_the_weights() {
 fn misuse_is_refused() {
     let config = digits();
     let half = Decoder::random(&config, Head::Lm, Placement::cpu(DType::Bf16), 0).unwrap();
-    assert!(
-        TorchModel::new(half)
-            .training(options())
-            .unwrap_err()
-            .to_string()
-            .contains("kept in bf16")
-    );
-    let mut frozen =
-        TorchModel::new(Decoder::random(&config, Head::Lm, Placement::cpu(DType::F32), 0).unwrap());
+    assert!(TorchModel::new(half).training(options()).unwrap_err().to_string().contains("kept in bf16"));
+    let mut frozen = TorchModel::new(Decoder::random(&config, Head::Lm, Placement::cpu(DType::F32), 0).unwrap());
     assert!(
         frozen
             .accumulate(&batch(&config, 0..1), &Want::log_probs(1.0), &mut reinforce)
@@ -337,13 +253,7 @@ fn misuse_is_refused() {
             .to_string()
             .contains("scoring alone")
     );
-    assert!(
-        frozen
-            .score(&batch(&config, 0..1), &Want::values())
-            .unwrap_err()
-            .to_string()
-            .contains("value head")
-    );
+    assert!(frozen.score(&batch(&config, 0..1), &Want::values()).unwrap_err().to_string().contains("value head"));
     assert!(
         frozen
             .score(&batch(&config, 0..1), &Want::log_probs(0.0))
@@ -353,48 +263,18 @@ fn misuse_is_refused() {
     );
 
     let mut model = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
-    assert!(
-        model
-            .step()
-            .unwrap_err()
-            .to_string()
-            .contains("without gradients")
-    );
+    assert!(model.step().unwrap_err().to_string().contains("without gradients"));
     let rows = batch(&config, 0..2);
     let wrong_length = model.accumulate(&rows, &Want::log_probs(1.0), &mut |_| {
-        Ok(TokenGradients {
-            log_probs: vec![1.0],
-            ..TokenGradients::default()
-        })
+        Ok(TokenGradients { log_probs: vec![1.0], ..TokenGradients::default() })
     });
-    assert!(
-        wrong_length
-            .unwrap_err()
-            .to_string()
-            .contains("returned 1 gradients of log_probs")
-    );
+    assert!(wrong_length.unwrap_err().to_string().contains("returned 1 gradients of log_probs"));
     let not_asked = model.accumulate(&rows, &Want::log_probs(1.0), &mut |_| {
-        Ok(TokenGradients {
-            entropy: vec![1.0],
-            ..TokenGradients::default()
-        })
+        Ok(TokenGradients { entropy: vec![1.0], ..TokenGradients::default() })
     });
-    assert!(
-        not_asked
-            .unwrap_err()
-            .to_string()
-            .contains("entropy, which were not asked for")
-    );
-    let failed = model.accumulate(&rows, &Want::log_probs(1.0), &mut |_| {
-        Err(Error::loss("no such advantage"))
-    });
-    assert_eq!(
-        failed.unwrap_err().to_string(),
-        "loss function failed: no such advantage"
-    );
-    let state = model
-        .training_state()
-        .unwrap()
-        .filtered(|name| !name.contains("exp_avg_sq.model.norm"));
+    assert!(not_asked.unwrap_err().to_string().contains("entropy, which were not asked for"));
+    let failed = model.accumulate(&rows, &Want::log_probs(1.0), &mut |_| Err(Error::loss("no such advantage")));
+    assert_eq!(failed.unwrap_err().to_string(), "loss function failed: no such advantage");
+    let state = model.training_state().unwrap().filtered(|name| !name.contains("exp_avg_sq.model.norm"));
     assert!(model.load_training_state(&state).is_err());
 }

@@ -27,12 +27,7 @@ impl Scorer for DigitCompletion {
                 let right = matched == due.len();
                 (usize::from(right), false)
             } else {
-                let earned = piece
-                    .text
-                    .chars()
-                    .zip(&due[matched..])
-                    .take_while(|(found, due)| found == *due)
-                    .count();
+                let earned = piece.text.chars().zip(&due[matched..]).take_while(|(found, due)| found == *due).count();
                 (earned, earned > 0 && earned == piece.text.chars().count())
             };
             *reward = earned as f32 / symbols as f32;
@@ -41,11 +36,7 @@ impl Scorer for DigitCompletion {
                 break;
             }
         }
-        Ok(Score {
-            rewards,
-            total: matched as f32 / symbols as f32,
-            extra: Vec::new(),
-        })
+        Ok(Score { rewards, total: matched as f32 / symbols as f32, extra: Vec::new() })
     }
 }
 
@@ -57,19 +48,9 @@ mod tests {
 
     /// Characters are tokens; `E` ends.
     fn score(truth: &str, response: &str) -> Score {
-        let pieces: Vec<Piece> = response
-            .chars()
-            .map(|c| {
-                if c == 'E' {
-                    Piece::end("E")
-                } else {
-                    Piece::text(c)
-                }
-            })
-            .collect();
-        DigitCompletion
-            .score(&Sample::new(DATA_SOURCE, truth, &pieces))
-            .expect("digits always score")
+        let pieces: Vec<Piece> =
+            response.chars().map(|c| if c == 'E' { Piece::end("E") } else { Piece::text(c) }).collect();
+        DigitCompletion.score(&Sample::new(DATA_SOURCE, truth, &pieces)).expect("digits always score")
     }
 
     #[test]
@@ -78,12 +59,7 @@ mod tests {
             let truth = vec!["7"; count].join(",");
             let perfect = score(&truth, &format!("{truth}E"));
             assert_eq!(perfect.total, 1.0);
-            assert!(
-                perfect
-                    .rewards
-                    .iter()
-                    .all(|r| *r == 1.0 / (2 * count) as f32)
-            );
+            assert!(perfect.rewards.iter().all(|r| *r == 1.0 / (2 * count) as f32));
         }
     }
 
@@ -98,16 +74,8 @@ mod tests {
     fn the_end_symbol_counts_only_after_the_whole_answer() {
         assert_eq!(score("5,7", "5E").rewards, [0.25, 0.0]);
         assert_eq!(score("5,7", "5,7E").total, 1.0);
-        assert_eq!(
-            score("5,7", "5,7,1E").total,
-            0.75,
-            "going on earns nothing more"
-        );
-        assert_eq!(
-            score("5,7", "5,7").total,
-            0.75,
-            "a response cut off before its end misses the last symbol"
-        );
+        assert_eq!(score("5,7", "5,7,1E").total, 0.75, "going on earns nothing more");
+        assert_eq!(score("5,7", "5,7").total, 0.75, "a response cut off before its end misses the last symbol");
     }
 
     #[test]
@@ -131,23 +99,14 @@ mod tests {
     #[test]
     fn a_token_of_several_characters_earns_for_those_that_match() {
         let pieces = [Piece::text("5,"), Piece::text("78"), Piece::end("E")];
-        let part = DigitCompletion
-            .score(&Sample::new(DATA_SOURCE, "5,7", &pieces))
-            .expect("digits always score");
+        let part = DigitCompletion.score(&Sample::new(DATA_SOURCE, "5,7", &pieces)).expect("digits always score");
         assert_eq!(part.rewards, [0.5, 0.25, 0.0]);
     }
 
     #[test]
     fn special_tokens_inside_a_response_are_mismatches() {
-        let pieces = [
-            Piece::text("5"),
-            Piece::text(""),
-            Piece::text(","),
-            Piece::text("7"),
-        ];
-        let score = DigitCompletion
-            .score(&Sample::new(DATA_SOURCE, "5,7", &pieces))
-            .expect("digits always score");
+        let pieces = [Piece::text("5"), Piece::text(""), Piece::text(","), Piece::text("7")];
+        let score = DigitCompletion.score(&Sample::new(DATA_SOURCE, "5,7", &pieces)).expect("digits always score");
         assert_eq!(score.rewards, [0.25, 0.0, 0.0, 0.0]);
     }
 

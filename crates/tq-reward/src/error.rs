@@ -15,9 +15,7 @@ pub enum Error {
         known: Vec<String>,
     },
     /// A second scorer for the same task.
-    #[error(
-        "data_source {0:?} already has a scorer; use `Scorers::replace` to put another in its place"
-    )]
+    #[error("data_source {0:?} already has a scorer; use `Scorers::replace` to put another in its place")]
     AlreadyRegistered(String),
     /// The sample itself is unusable, for example because its ground truth is malformed.
     #[error("data_source {data_source:?}: {problem}")]

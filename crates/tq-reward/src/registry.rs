@@ -31,11 +31,7 @@ impl Scorers {
     ///
     /// # Errors
     /// [`Error::AlreadyRegistered`] if the task has one.
-    pub fn register(
-        &mut self,
-        data_source: impl Into<String>,
-        scorer: impl Scorer + 'static,
-    ) -> Result<()> {
+    pub fn register(&mut self, data_source: impl Into<String>, scorer: impl Scorer + 'static) -> Result<()> {
         let data_source = data_source.into();
         if self.by_source.contains_key(&data_source) {
             return Err(Error::AlreadyRegistered(data_source));
@@ -60,10 +56,7 @@ impl Scorers {
     /// [`Error::UnknownSource`] with the known names.
     pub fn get(&self, data_source: &str) -> Result<&dyn Scorer> {
         let found = self.by_source.get(data_source);
-        found.map(Arc::as_ref).ok_or_else(|| Error::UnknownSource {
-            found: data_source.into(),
-            known: self.names(),
-        })
+        found.map(Arc::as_ref).ok_or_else(|| Error::UnknownSource { found: data_source.into(), known: self.names() })
     }
 
     /// Judges `sample` by the scorer of its data source.
@@ -104,9 +97,7 @@ mod tests {
 
     #[test]
     fn an_unknown_source_is_refused_with_the_known_names() {
-        let error = Scorers::builtin()
-            .score(&Sample::new("digit_completoin", "1", &[]))
-            .expect_err("no such source");
+        let error = Scorers::builtin().score(&Sample::new("digit_completoin", "1", &[])).expect_err("no such source");
         assert_eq!(
             error.to_string(),
             "no scorer for data_source \"digit_completoin\"; known: [\"digit_completion\"]; register one with `Scorers::register` or correct the column"
@@ -123,11 +114,7 @@ mod tests {
         assert_eq!(scorers.names(), ["digit_completion", "mine"]);
         scorers.replace("digit_completion", Fixed(1));
         let score = scorers
-            .score(&Sample::new(
-                "digit_completion",
-                "anything",
-                &[Piece::text("x")],
-            ))
+            .score(&Sample::new("digit_completion", "anything", &[Piece::text("x")]))
             .expect("the replacement scores");
         assert_eq!(score.rewards, [1.0]);
     }
@@ -136,17 +123,9 @@ mod tests {
     fn a_scorer_that_miscounts_tokens_is_caught() {
         let mut scorers = Scorers::empty();
         scorers.register("mine", Fixed(2)).expect("a new name");
-        let error = scorers
-            .score(&Sample::new("mine", "", &[Piece::text("x")]))
-            .expect_err("two rewards for one token");
-        assert!(matches!(
-            error,
-            Error::WrongLength {
-                found: 2,
-                expected: 1,
-                ..
-            }
-        ));
+        let error =
+            scorers.score(&Sample::new("mine", "", &[Piece::text("x")])).expect_err("two rewards for one token");
+        assert!(matches!(error, Error::WrongLength { found: 2, expected: 1, .. }));
     }
 
     #[test]

@@ -16,18 +16,12 @@ pub struct Piece {
 impl Piece {
     /// A token that does not end the response.
     pub fn text(text: impl Into<String>) -> Self {
-        Piece {
-            text: text.into(),
-            end: false,
-        }
+        Piece { text: text.into(), end: false }
     }
 
     /// A token that ends the response.
     pub fn end(text: impl Into<String>) -> Self {
-        Piece {
-            text: text.into(),
-            end: true,
-        }
+        Piece { text: text.into(), end: true }
     }
 }
 
@@ -47,21 +41,12 @@ pub struct Sample<'a> {
 impl<'a> Sample<'a> {
     /// A sample without extra information.
     pub fn new(data_source: &'a str, ground_truth: &'a str, response: &'a [Piece]) -> Self {
-        Sample {
-            data_source,
-            ground_truth,
-            response,
-            extra_info: &Value::Null,
-        }
+        Sample { data_source, ground_truth, response, extra_info: &Value::Null }
     }
 
     /// The response as one text, end tokens left out.
     pub fn text(&self) -> String {
-        self.response
-            .iter()
-            .filter(|piece| !piece.end)
-            .map(|piece| piece.text.as_str())
-            .collect()
+        self.response.iter().filter(|piece| !piece.end).map(|piece| piece.text.as_str()).collect()
     }
 }
 
@@ -84,11 +69,7 @@ impl Score {
         if let Some(last) = rewards.last_mut() {
             *last = total;
         }
-        Score {
-            rewards,
-            total,
-            extra: Vec::new(),
-        }
+        Score { rewards, total, extra: Vec::new() }
     }
 }
 

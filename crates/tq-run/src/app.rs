@@ -1,17 +1,12 @@
 //! The program: a registry of stages behind a command line.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    slice,
-};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, slice};
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use tq_config::Arguments;
-use tq_schedule::{Plan, Planner};
-use tq_stage::Register;
+use tq_schedule::{Plan, Planner, SourceFiles};
+use tq_stage::{Parameters, Register};
 
 use crate::{
     builtin, cli, data, exit,
@@ -20,6 +15,7 @@ use crate::{
     phase::{Ended, PhaseRun},
     recorder::curve,
     registry::Registry,
+    settings::{self, Logger},
 };
 
 /// A `tq-run` with the stages of one's choice.
@@ -82,8 +78,13 @@ impl App {
     /// Every refusal, with file, line and key.
     pub fn plan(&self, arguments: &[String]) -> Result<Plan> {
         let arguments = Arguments::parse(arguments)?;
-        let pipeline = arguments.pipeline.as_deref().context("no pipeline: name a file that ends in .yaml, such as pipelines/quickstart.yaml")?;
-        Ok(Planner::new(&self.registry).rows(&count_rows).plan_file(pipeline, &arguments.overrides)?)
+        let pipeline = arguments
+            .pipeline
+            .as_deref()
+            .context("no pipeline: name a file that ends in .yaml, such as pipelines/quickstart.yaml")?;
+        let plan = Planner::new(&self.registry).rows(&count_rows).plan_file(pipeline, &arguments.overrides)?;
+        settings::check(&plan)?;
+        Ok(plan)
     }
 
     fn run(&self, cli: &cli::Cli) -> Result<(), Stop> {
@@ -114,10 +115,12 @@ impl App {
         };
         let root = run_root(plan).map_err(Stop::Refused)?;
         let folder = RunFolder::open(&root, plan, existing).map_err(Stop::Refused)?;
-        let mut models: BTreeMap<String, PathBuf> = plan.models.iter().map(|(name, model)| (name.clone(), PathBuf::from(&model.path))).collect();
+        let mut models: BTreeMap<String, PathBuf> =
+            plan.models.iter().map(|(name, model)| (name.clone(), PathBuf::from(&model.path))).collect();
         for phase in &plan.phases {
             let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
-            let finals: BTreeMap<String, PathBuf> = phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
+            let finals: BTreeMap<String, PathBuf> =
+                phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
             if cli.resume && finals.values().all(|path| path.exists()) {
                 models.extend(finals);
                 continue;
@@ -130,7 +133,7 @@ impl App {
                 registry: &self.registry,
                 models: &models,
                 resume: cli.resume,
-                progress: !cli.quiet,
+                progress: !cli.quiet && settings::loggers(plan).map_err(Stop::Refused)?.contains(&Logger::Console),
             };
             match run.run().map_err(Stop::Failed)? {
                 Ended::Finished(finals) => models.extend(finals),
@@ -138,7 +141,11 @@ impl App {
                     return Err(Stop::Interrupted(format!(
                         "stopped in phase `{}`; {} is saved, go on with --resume",
                         phase.name,
-                        if steps == 0 { "nothing".to_owned() } else { format!("step {steps} in {}", last.checkpoint(steps).display()) }
+                        if steps == 0 {
+                            "nothing".to_owned()
+                        } else {
+                            format!("step {steps} in {}", last.checkpoint(steps).display())
+                        }
                     )));
                 }
             }
@@ -157,10 +164,11 @@ fn run_root(plan: &Plan) -> Result<PathBuf> {
     Ok(PathBuf::from(folder.context("parameter trainer.default_local_dir is not set")?))
 }
 
-/// Rows of the data files of a partition, for plans whose length follows from epochs.
-fn count_rows(_partition: &str, files: &[String]) -> Option<u64> {
-    let files: Vec<&Path> = files.iter().map(Path::new).collect();
-    tq_data::Dataset::read(&files, &tq_data::ReadOptions::default()).ok().map(|data| data.len() as u64)
+/// Prompts that the files of a partition come to, for plans whose length follows from epochs.
+fn count_rows(source: &SourceFiles<'_>) -> Option<u64> {
+    let parameters = Parameters::new(source.parameters.clone());
+    let config = stage_dataset::Config::new(source.files.to_vec(), source.evaluated, &parameters).ok()?;
+    config.count(&parameters).ok()
 }
 
 #[allow(clippy::print_stdout, reason = "results go to standard output")]

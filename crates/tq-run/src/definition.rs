@@ -1,13 +1,15 @@
 //! The plan in the store's words: what the catalog of one phase is created from.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail};
 use tq_schedule::{Phase, plan, port::Per, schedule};
 use transferqueue::{
     catalog::{
         command::Tag,
         definition::{
-            Birth, CutGrain, Definition, Gate, Grain, Model, OnPublication, Order, Partition, Poison, Sampling, Schedule, Task, Trains,
-            WeightRule,
+            Birth, CutGrain, Definition, Gate, Grain, Model, OnPublication, Order, Partition, Poison, Sampling,
+            Schedule, Task, Trains, WeightRule,
         },
         predicate::Predicate,
     },
@@ -23,14 +25,34 @@ const QUEUED_CYCLES: u64 = 2;
 /// When the phase's length is not known yet, or a `where` value is not a tag.
 pub(crate) fn definition(phase: &Phase, plan: &plan::Plan) -> Result<Definition> {
     let partitions = phase.partitions.iter().map(|(name, p)| partition(name, p, phase)).collect::<Result<_>>()?;
-    let sources: Vec<_> = phase.partitions.iter().filter(|(_, p)| !matches!(p.rows, plan::Rows::Expand { .. })).map(|(n, _)| n.as_str()).collect();
-    let tasks = phase.tasks.iter().filter(|(_, t)| !sources.contains(&t.partition.as_str())).map(|(name, t)| task(name, t, phase)).collect::<Result<_>>()?;
+    let sources: Vec<_> = phase
+        .partitions
+        .iter()
+        .filter(|(_, p)| !matches!(p.rows, plan::Rows::Expand { .. }))
+        .map(|(n, _)| n.as_str())
+        .collect();
+    let tasks = phase
+        .tasks
+        .iter()
+        .filter(|(_, t)| !sources.contains(&t.partition.as_str()))
+        .map(|(name, t)| task(name, t, phase))
+        .collect::<Result<_>>()?;
     let models = phase
         .models
         .iter()
-        .map(|(name, model)| Model { name: name.clone(), keep_initial: model.versions.contains(&plan::Version::Initial) })
+        .map(|(name, model)| Model {
+            name: name.clone(),
+            keep_initial: model.versions.contains(&plan::Version::Initial),
+        })
         .collect();
-    Ok(Definition { seed: plan.seed, partitions, tasks, models, schedule: Some(cycles(phase)?), budget: plan.store.budget })
+    Ok(Definition {
+        seed: plan.seed,
+        partitions,
+        tasks,
+        models,
+        schedule: Some(cycles(phase)?),
+        budget: plan.store.budget,
+    })
 }
 
 fn partition(name: &str, p: &plan::Partition, phase: &Phase) -> Result<Partition> {
@@ -46,17 +68,30 @@ fn partition(name: &str, p: &plan::Partition, phase: &Phase) -> Result<Partition
         .collect();
     let birth = match &p.rows {
         plan::Rows::Files { .. } | plan::Rows::Put => {
-            let rounds = phase.partitions.values().any(|other| matches!(&other.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == name));
-            let capacity = (!rounds).then(|| phase.arithmetic.window.max(phase.arithmetic.groups_per_cycle) * QUEUED_CYCLES);
+            let rounds = phase.partitions.values().any(
+                |other| matches!(&other.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == name),
+            );
+            let capacity =
+                (!rounds).then(|| phase.arithmetic.window.max(phase.arithmetic.groups_per_cycle) * QUEUED_CYCLES);
             Birth::Put { capacity }
         }
         plan::Rows::Expand { source, n, every } => {
-            let link = p.columns.iter().filter(|(_, c)| matches!(c.origin, plan::ColumnOrigin::Linked(_))).map(|(name, _)| name.clone()).collect();
+            let link = p
+                .columns
+                .iter()
+                .filter(|(_, c)| matches!(c.origin, plan::ColumnOrigin::Linked(_)))
+                .map(|(name, _)| name.clone())
+                .collect();
             let gate = match every {
                 None => Gate::Schedule,
                 Some(cycles) => Gate::Every { cycles: *cycles, first: validates_first(phase) },
             };
-            Birth::Expand { from: source.clone(), n: u32::try_from(*n).with_context(|| format!("n of partition `{name}` is {n}"))?, link, gate }
+            Birth::Expand {
+                from: source.clone(),
+                n: u32::try_from(*n).with_context(|| format!("n of partition `{name}` is {n}"))?,
+                link,
+                gate,
+            }
         }
     };
     Ok(Partition { name: name.to_owned(), columns, birth })
@@ -71,12 +106,15 @@ fn task(name: &str, t: &plan::Task, phase: &Phase) -> Result<Task> {
     let live = t.model.as_ref().filter(|m| m.version == Some(plan::Version::Live) && t.training.is_none());
     let streams = matches!(t.per, Per::Row | Per::Group);
     let trains = match (&t.training, &t.model) {
-        (Some(training), Some(model)) => Some(Trains { model: model.name.clone(), from_cycle: training.from_cycle.saturating_sub(1) }),
+        (Some(training), Some(model)) => {
+            Some(Trains { model: model.name.clone(), from_cycle: training.from_cycle.saturating_sub(1) })
+        }
         (Some(_), None) => bail!("task `{name}` trains but has no model"),
         (None, _) => None,
     };
     Ok(Task {
-        reads: t.reads.values().cloned().collect(),
+        // Two ports may be served by one column (old log-probs by those of the rollout).
+        reads: t.reads.values().cloned().collect::<BTreeSet<_>>().into_iter().collect(),
         writes: t.writes.values().cloned().collect(),
         per: match t.per {
             Per::Row => Grain::Row,
@@ -102,7 +140,8 @@ fn predicate(name: &str, t: &plan::Task) -> Result<Option<Predicate>> {
         .filter
         .iter()
         .map(|(tag, value)| {
-            let value: Tag = serde_json::from_value(value.clone()).with_context(|| format!("task `{name}`: where.{tag} is {value}; a tag is a bool, number or text"))?;
+            let value: Tag = serde_json::from_value(value.clone())
+                .with_context(|| format!("task `{name}`: where.{tag} is {value}; a tag is a bool, number or text"))?;
             Ok(Predicate::Is(tag.clone(), value))
         })
         .collect::<Result<Vec<_>>>()?;

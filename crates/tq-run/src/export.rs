@@ -9,7 +9,13 @@ use tq_stage::Weights;
 use transferqueue::Store;
 
 /// Files of a model folder beside weights and `config.json`.
-const COMPANIONS: [&str; 5] = ["generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"];
+const COMPANIONS: [&str; 5] = [
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
 const MAX_SHARD_BYTES: usize = 4 << 30;
 
 /// Writes the newest weights of `model` to `to`, whole or not at all; what is not weights comes from `from`.

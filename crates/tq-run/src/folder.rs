@@ -49,7 +49,9 @@ impl RunFolder {
                 "`{}` holds a run already; go on with --resume, replace it with --overwrite, or name another with trainer.experiment_name=…",
                 root.display()
             ),
-            (Ok(_), Existing::Overwrite) => fs::remove_dir_all(root).with_context(|| format!("cannot delete `{}`", root.display()))?,
+            (Ok(_), Existing::Overwrite) => {
+                fs::remove_dir_all(root).with_context(|| format!("cannot delete `{}`", root.display()))?
+            }
             (Err(e), _) if e.kind() == io::ErrorKind::NotFound => {}
             (Err(e), _) => return Err(e).with_context(|| format!("cannot read `{}`", path.display())),
         }
@@ -115,7 +117,9 @@ impl PhaseFolder {
     pub(crate) fn forget_events(&self) -> Result<()> {
         let events = self.root.join("events");
         match fs::remove_dir_all(&events) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e).with_context(|| format!("cannot delete `{}`", events.display())),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot delete `{}`", events.display()))
+            }
             _ => Ok(()),
         }
     }

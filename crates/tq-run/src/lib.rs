@@ -46,5 +46,6 @@ mod phase;
 mod process;
 mod recorder;
 mod registry;
+mod settings;
 
 pub use app::App;

@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use serde_json::json;
 use tq_schedule::{Plan, plan};
 use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served, Setup, Stage, StageContext};
 use transferqueue::{Flush, Options, Store, inspect};
@@ -58,17 +57,21 @@ impl PhaseRun<'_> {
             tracing::info!(phase = self.phase.name, "no state was named: the phase begins anew");
             self.folder.forget_events()?;
         }
-        let options = Options { dir: Some(self.folder.root().to_owned()), flush: Flush::Publication, ..Options::default() };
+        let options =
+            Options { dir: Some(self.folder.root().to_owned()), flush: Flush::Publication, ..Options::default() };
         let (store, begun_at) = match states.last() {
-            Some((steps, state)) => (Store::restore(state, options).with_context(|| format!("named state `{}`", state.display()))?, *steps),
+            Some((steps, state)) => {
+                (Store::restore(state, options).with_context(|| format!("named state `{}`", state.display()))?, *steps)
+            }
             None => (Store::create(definition(self.phase, self.plan)?, options)?, 0),
         };
-        let recorder = Recorder::start(&store, self.plan, self.phase, &self.folder, begun_at, self.resume, self.progress)?;
+        let recorder =
+            Recorder::start(&store, self.plan, self.phase, &self.folder, begun_at, self.resume, self.progress)?;
         let control = inspect::serve(&store, self.folder.control()).context("control socket")?;
         interrupt::watch(recorder.interrupted());
         let outcome = self.work(&store, &recorder);
         drop(control);
-        let steps = recorder.finish(&store, outcome.is_ok());
+        let steps = recorder.finish(&store);
         outcome?;
         let steps = steps?;
         if interrupt::requested() {
@@ -99,7 +102,10 @@ impl PhaseRun<'_> {
                 let name = format!("{}-{}", worker.stage, worker.index);
                 let source = worker.source;
                 let body = move || run_caught(stage.as_mut(), setup);
-                let handle = thread::Builder::new().name(name.clone()).spawn_scoped(scope, body).with_context(|| format!("worker {name}"))?;
+                let handle = thread::Builder::new()
+                    .name(name.clone())
+                    .spawn_scoped(scope, body)
+                    .with_context(|| format!("worker {name}"))?;
                 if source { sources.push((name, handle)) } else { consumers.push((name, handle)) }
             }
             // A failing worker stops the store itself (see `run_caught`), so joining in any order cannot hang.
@@ -127,7 +133,8 @@ impl PhaseRun<'_> {
     fn workers(&self) -> Result<Vec<Worker>> {
         let mut workers: Vec<Worker> = Vec::new();
         for (name, task) in &self.phase.tasks {
-            let source = !matches!(self.phase.partitions.get(&task.partition).map(|p| &p.rows), Some(plan::Rows::Expand { .. }));
+            let source =
+                !matches!(self.phase.partitions.get(&task.partition).map(|p| &p.rows), Some(plan::Rows::Expand { .. }));
             if let Some(worker) = workers.iter_mut().find(|w| !source && !w.source && w.stage == task.stage) {
                 worker.tasks.push(name.clone());
                 continue;
@@ -155,23 +162,29 @@ impl PhaseRun<'_> {
 
     /// `with:` of the source that fills `partition`.
     fn source_settings(&self, partition: &str) -> Result<serde_json::Value> {
-        let rounds = self.phase.partitions.values().any(|p| matches!(&p.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == partition));
+        let rounds = self
+            .phase
+            .partitions
+            .values()
+            .any(|p| matches!(&p.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == partition));
         let Some(plan::Rows::Files { files, .. }) = self.phase.partitions.get(partition).map(|p| &p.rows) else {
             return Err(anyhow!("partition `{partition}` is filled by no files"));
         };
-        let key = if rounds { "/data/val_max_samples" } else { "/data/train_max_samples" };
-        let limit = self.phase.parameters.pointer(key).and_then(serde_json::Value::as_u64);
-        Ok(json!({ "files": files, "once": rounds, "limit": limit }))
+        let parameters = Parameters::new(self.phase.parameters.clone());
+        Ok(serde_json::to_value(stage_dataset::Config::new(files.clone(), rounds, &parameters)?)?)
     }
 
     fn setup(&self, store: &Store, recorder: &Recorder, worker: &Worker) -> Result<Setup> {
-        let tasks: Vec<(&String, &plan::Task)> = worker.tasks.iter().map(|name| (name, &self.phase.tasks[name])).collect();
+        let tasks: Vec<(&String, &plan::Task)> =
+            worker.tasks.iter().map(|name| (name, &self.phase.tasks[name])).collect();
         let (_, first) = tasks.first().context("a worker serves at least one task")?;
         let model = first.model.as_ref().map(|model| {
-            let path = self.models.get(&model.name).with_context(|| format!("model `{}` has no folder", model.name))?.clone();
+            let path =
+                self.models.get(&model.name).with_context(|| format!("model `{}` has no folder", model.name))?.clone();
             Ok::<_, anyhow::Error>(ModelUse { name: model.name.clone(), path, version: model.version })
         });
-        let mut served: Vec<(u64, Served)> = tasks.iter().map(|(name, task)| (task.priority, self.served(name, task))).collect();
+        let mut served: Vec<(u64, Served)> =
+            tasks.iter().map(|(name, task)| (task.priority, self.served(name, task))).collect();
         served.sort_by_key(|(priority, _)| *priority);
         let arithmetic = &self.phase.arithmetic;
         Ok(Setup {
@@ -185,7 +198,8 @@ impl PhaseRun<'_> {
                 total_cycles: arithmetic.total_cycles.context("the phase's length is known once it runs")?,
                 minis_per_cycle: arithmetic.mini_batches_per_cycle,
                 exact_weights: self.phase.schedule.weights == tq_schedule::schedule::WeightsRule::Exact,
-                continue_on_publication: self.phase.schedule.on_publication == tq_schedule::schedule::OnPublication::Continue,
+                continue_on_publication: self.phase.schedule.on_publication
+                    == tq_schedule::schedule::OnPublication::Continue,
             },
             seed: self.plan.seed,
             device: worker.device.clone(),
@@ -195,7 +209,11 @@ impl PhaseRun<'_> {
     }
 
     fn served(&self, name: &str, task: &plan::Task) -> Served {
-        let validation = self.phase.partitions.get(&task.partition).is_some_and(|p| matches!(p.rows, plan::Rows::Expand { every: Some(_), .. }));
+        let validation = self
+            .phase
+            .partitions
+            .get(&task.partition)
+            .is_some_and(|p| matches!(p.rows, plan::Rows::Expand { every: Some(_), .. }));
         Served {
             name: name.to_owned(),
             partition: task.partition.clone(),
@@ -222,7 +240,8 @@ fn run_caught(stage: &mut dyn Stage, setup: Setup) -> Result<()> {
     let (store_stop, name) = (setup.session.clone(), setup.stage.clone());
     let mut cx = StageContext::new(setup);
     let outcome = catch_unwind(AssertUnwindSafe(|| stage.run(&mut cx))).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
+        let text =
+            panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
         Err(anyhow!("panicked: {}", text.unwrap_or_else(|| "without a message".to_owned())))
     });
     if let Err(error) = &outcome

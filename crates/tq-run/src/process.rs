@@ -5,6 +5,8 @@ use std::{env, os::unix::process::CommandExt, process::Command};
 use tracing_subscriber::EnvFilter;
 
 const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
+/// Tensors of a training pass come back from the allocator's own pool instead of fresh, zeroed pages.
+const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "8589934592")];
 
 /// Sets up logging; starts the program again with `OMP_WAIT_POLICY=PASSIVE` when it is not set.
 ///
@@ -17,7 +19,8 @@ pub(crate) fn prepare() {
     if env::var_os(WAIT_POLICY).is_none()
         && let Ok(program) = env::current_exe()
     {
-        let error = Command::new(program).args(env::args_os().skip(1)).env(WAIT_POLICY, "PASSIVE").exec();
+        let error =
+            Command::new(program).args(env::args_os().skip(1)).env(WAIT_POLICY, "PASSIVE").envs(ALLOCATOR).exec();
         tracing::warn!("cannot start again with {WAIT_POLICY}=PASSIVE ({error}); stages may slow each other down");
     }
 }

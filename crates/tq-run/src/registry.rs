@@ -31,7 +31,8 @@ impl Registry {
     /// When another stage of that name is registered: a mistake in the program, not in its input.
     pub(crate) fn add<S: Register>(&mut self) {
         let make: Make = Box::new(|with, parameters| {
-            let config = serde_json::from_value(with.clone()).with_context(|| format!("`with:` of stage `{}` is {with}", S::NAME))?;
+            let config = serde_json::from_value(with.clone())
+                .with_context(|| format!("`with:` of stage `{}` is {with}", S::NAME))?;
             Ok(Box::new(S::new(config, parameters)?))
         });
         let schema = schema_for!(S::Config).to_value();
@@ -44,7 +45,10 @@ impl Registry {
     /// # Errors
     /// When no such stage is registered or its settings do not suit.
     pub(crate) fn make(&self, name: &str, with: &Value, parameters: &Parameters) -> Result<Box<dyn Stage>> {
-        let entry = self.entries.get(name).with_context(|| format!("no stage `{name}`; there are {:?}", self.entries.keys().collect::<Vec<_>>()))?;
+        let entry = self
+            .entries
+            .get(name)
+            .with_context(|| format!("no stage `{name}`; there are {:?}", self.entries.keys().collect::<Vec<_>>()))?;
         (entry.make)(with, parameters)
     }
 
@@ -57,10 +61,13 @@ impl Registry {
 impl StageCatalog for Registry {
     fn describe(&self, query: &Query<'_>) -> Result<Ports, DescribeError> {
         let entry = self.entries.get(query.stage).ok_or(DescribeError::Unknown)?;
-        let stage = (entry.make)(query.with, &Parameters::new(query.parameters.clone())).map_err(|error| DescribeError::Parameter {
-            key: format!("stages.{}", query.stage),
-            found: format!("{error:#}"),
-            expected: "settings and parameters that suit the stage (`tq-run stages` prints their schema)".to_owned(),
+        let stage = (entry.make)(query.with, &Parameters::new(query.parameters.clone())).map_err(|error| {
+            DescribeError::Parameter {
+                key: format!("stages.{}", query.stage),
+                found: format!("{error:#}"),
+                expected: "settings and parameters that suit the stage (`tq-run stages` prints their schema)"
+                    .to_owned(),
+            }
         })?;
         Ok(stage.ports())
     }

@@ -47,12 +47,7 @@ pub(crate) fn bind(
     notes: &mut Vec<Note>,
 ) -> Option<Bound> {
     let before = refusals.0.len();
-    let binder = Binder {
-        planner,
-        scope,
-        drafts: &drafts,
-        complete,
-    };
+    let binder = Binder { planner, scope, drafts: &drafts, complete };
     let longest = Longest::read(scope, refusals)?;
     let mut cells: IndexMap<&str, Cells<'_>> = IndexMap::new();
     let mut reads: Vec<IndexMap<String, String>> = vec![IndexMap::new(); drafts.tasks.len()];
@@ -62,12 +57,7 @@ pub(crate) fn bind(
         let mut columns = binder.produced(name, refusals);
         let linked = binder.link(name, table, &mut columns, refusals);
         whole &= linked;
-        for (index, draft) in drafts
-            .tasks
-            .iter()
-            .enumerate()
-            .filter(|(_, d)| d.partition == *name)
-        {
+        for (index, draft) in drafts.tasks.iter().enumerate().filter(|(_, d)| d.partition == *name) {
             let inputs = binder.read(index, draft, &mut columns, refusals);
             for (input, candidates) in inputs.missing {
                 whole = false;
@@ -114,22 +104,9 @@ impl<'a> Binder<'a> {
     /// The columns that tasks on `partition` write, with one producer each.
     fn produced(&self, partition: &str, refusals: &mut Refusals) -> Cells<'a> {
         let put = self.drafts.partitions[partition].put.iter();
-        let cell = |output| Cell {
-            writers: Vec::new(),
-            output,
-            linked: false,
-            readers: Vec::new(),
-        };
-        let mut cells: Cells<'a> = put
-            .map(|output| (output.name.clone(), cell(output)))
-            .collect();
-        for (index, draft) in self
-            .drafts
-            .tasks
-            .iter()
-            .enumerate()
-            .filter(|(_, d)| d.partition == partition)
-        {
+        let cell = |output| Cell { writers: Vec::new(), output, linked: false, readers: Vec::new() };
+        let mut cells: Cells<'a> = put.map(|output| (output.name.clone(), cell(output))).collect();
+        for (index, draft) in self.drafts.tasks.iter().enumerate().filter(|(_, d)| d.partition == partition) {
             for output in &draft.info.outputs {
                 let column = draft.bind.get(&output.name).unwrap_or(&output.name);
                 let key = if draft.bind.contains_key(&output.name) {
@@ -138,12 +115,7 @@ impl<'a> Binder<'a> {
                     draft.key.clone()
                 };
                 let Some(cell) = cells.get_mut(column) else {
-                    let cell = Cell {
-                        writers: vec![index],
-                        output,
-                        linked: false,
-                        readers: Vec::new(),
-                    };
+                    let cell = Cell { writers: vec![index], output, linked: false, readers: Vec::new() };
                     cells.insert(column.clone(), cell);
                     continue;
                 };
@@ -151,25 +123,15 @@ impl<'a> Binder<'a> {
                 if overlapping || cell.writers.is_empty() {
                     let refusal = self.scope.refuse(
                         &key,
-                        format!(
-                            "a second producer of column `{column}` in `{partition}`: {} too",
-                            self.writes(cell)
-                        ),
+                        format!("a second producer of column `{column}` in `{partition}`: {} too", self.writes(cell)),
                         "one producer, or several with disjoint `where`",
                     );
-                    refusals.push(refusal.action(format!(
-                        "give it another column: `bind: {{{}: NAME}}`",
-                        output.name
-                    )));
+                    refusals.push(refusal.action(format!("give it another column: `bind: {{{}: NAME}}`", output.name)));
                 } else if cell.output.column_type != output.column_type {
                     refusals.push(self.scope.refuse(
                         &key,
                         format!("column `{column}` written as {}", output.column_type),
-                        format!(
-                            "{}, since {} as that",
-                            cell.output.column_type,
-                            self.writes(cell)
-                        ),
+                        format!("{}, since {} as that", cell.output.column_type, self.writes(cell)),
                     ));
                 }
                 cell.writers.push(index);
@@ -193,24 +155,11 @@ impl<'a> Binder<'a> {
     }
 
     /// Binds the inputs of one task.
-    fn read(
-        &self,
-        index: usize,
-        draft: &'a Draft,
-        columns: &mut Cells<'a>,
-        refusals: &mut Refusals,
-    ) -> Inputs<'a> {
-        let mut inputs = Inputs {
-            bound: IndexMap::new(),
-            missing: Vec::new(),
-        };
+    fn read(&self, index: usize, draft: &'a Draft, columns: &mut Cells<'a>, refusals: &mut Refusals) -> Inputs<'a> {
+        let mut inputs = Inputs { bound: IndexMap::new(), missing: Vec::new() };
         for input in &draft.info.inputs {
             let candidates = candidates(draft, input);
-            let Some(column) = candidates
-                .iter()
-                .copied()
-                .find(|column| columns.contains_key(*column))
-            else {
+            let Some(column) = candidates.iter().copied().find(|column| columns.contains_key(*column)) else {
                 if is_required(draft, input) {
                     inputs.missing.push((input, candidates));
                 }
@@ -224,29 +173,15 @@ impl<'a> Binder<'a> {
         inputs
     }
 
-    fn agree(
-        &self,
-        draft: &Draft,
-        input: &Input,
-        column: &str,
-        cell: &Cell<'_>,
-        refusals: &mut Refusals,
-    ) {
+    fn agree(&self, draft: &Draft, input: &Input, column: &str, cell: &Cell<'_>, refusals: &mut Refusals) {
         let output = cell.output;
         let writes = self.writes(cell);
         let mut refuse = |found: String, expected: String, action: String| {
-            refusals.push(
-                self.scope
-                    .refuse(&draft.key, found, expected)
-                    .action(action),
-            );
+            refusals.push(self.scope.refuse(&draft.key, found, expected).action(action));
         };
         if output.column_type != input.column_type {
             refuse(
-                format!(
-                    "column `{column}` of type {} ({writes})",
-                    output.column_type
-                ),
+                format!("column `{column}` of type {} ({writes})", output.column_type),
                 format!("type {} for its input `{}`", input.column_type, input.name),
                 "bind the input to another column, or use another stage to write it".into(),
             );
@@ -254,15 +189,12 @@ impl<'a> Binder<'a> {
         for (attribute, wanted) in &input.requires {
             let found = output.carries.get(attribute);
             if found != Some(wanted) {
-                let found = found.map_or_else(
-                    || format!("no `{attribute}`"),
-                    |value| format!("`{attribute}: {value}`"),
-                );
+                let found =
+                    found.map_or_else(|| format!("no `{attribute}`"), |value| format!("`{attribute}: {value}`"));
                 refuse(
                     format!("column `{column}` with {found} ({writes})"),
                     format!("`{attribute}: {wanted}` for its input `{}`", input.name),
-                    "what must not be mixed is refused: bind the input to a column that carries it"
-                        .into(),
+                    "what must not be mixed is refused: bind the input to a column that carries it".into(),
                 );
             }
         }
@@ -285,7 +217,5 @@ fn is_required(draft: &Draft, input: &Input) -> bool {
 
 /// Whether two tasks' `where` can never match the same row: some tag is to have two different values.
 fn disjoint(a: &Draft, b: &Draft) -> bool {
-    a.filter
-        .iter()
-        .any(|(tag, value)| b.filter.get(tag).is_some_and(|other| other != value))
+    a.filter.iter().any(|(tag, value)| b.filter.get(tag).is_some_and(|other| other != value))
 }

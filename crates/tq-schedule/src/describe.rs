@@ -27,29 +27,18 @@ impl Plan {
     pub fn describe(&self) -> String {
         let mut out = String::new();
         let text = &mut out;
-        line(
-            text,
-            format!("pipeline {}, seed {}", self.pipeline, self.seed),
-        );
+        line(text, format!("pipeline {}, seed {}", self.pipeline, self.seed));
         if !self.overrides.is_empty() {
             line(text, format!("  with {}", self.overrides.join(" ")));
         }
         for (name, model) in &self.models {
-            line(
-                text,
-                format!("model {name}: {} from {}", model.kind, model.path),
-            );
+            line(text, format!("model {name}: {} from {}", model.kind, model.path));
         }
         for (name, group) in &self.workers {
             let kind = format!("{:?}", group.kind).to_lowercase();
             line(
                 text,
-                format!(
-                    "workers {name}: {} ({} each, {kind}, {})",
-                    group.stages.join(", "),
-                    group.count,
-                    group.device
-                ),
+                format!("workers {name}: {} ({} each, {kind}, {})", group.stages.join(", "), group.count, group.device),
             );
         }
         let budget = self.store.budget.map_or_else(|| "no limit".into(), bytes);
@@ -61,10 +50,7 @@ impl Plan {
         if !self.notes.is_empty() {
             line(text, "\nnoted".into());
             for note in &self.notes {
-                line(
-                    text,
-                    format!("  {}: {} ({})", note.key, note.reason, note.at),
-                );
+                line(text, format!("  {}: {} ({})", note.key, note.reason, note.at));
             }
         }
         out
@@ -73,9 +59,7 @@ impl Plan {
 
 impl Phase {
     fn describe(&self, text: &mut String) {
-        let init = self.init.as_ref().map_or(String::new(), |init| {
-            format!(", from the weights of {init}")
-        });
+        let init = self.init.as_ref().map_or(String::new(), |init| format!(", from the weights of {init}"));
         line(text, format!("phase {}{init}", self.name));
         let a = &self.arithmetic;
         let mut fact = |name: &str, value: String| line(text, format!("  {name:<11} {value}"));
@@ -88,19 +72,11 @@ impl Phase {
                 a.rows_per_group,
                 a.rows_per_cycle,
                 a.mini_batches_per_cycle,
-                if a.mini_batches_per_cycle == 1 {
-                    ""
-                } else {
-                    "es"
-                },
+                if a.mini_batches_per_cycle == 1 { "" } else { "es" },
                 a.mini_batch
             ),
         );
-        let updates: Vec<_> = a
-            .updates_per_publication
-            .iter()
-            .map(|(task, n)| format!("{task} {n}"))
-            .collect();
+        let updates: Vec<_> = a.updates_per_publication.iter().map(|(task, n)| format!("{task} {n}")).collect();
         fact("updates", format!("{} per publication", updates.join(", ")));
         fact(
             "length",
@@ -121,19 +97,9 @@ impl Phase {
             ),
         );
         fact("largest lag", self.promises.lag.to_string());
-        let repeatable = if self.promises.repeatable {
-            "yes"
-        } else {
-            "no"
-        };
-        fact(
-            "repeatable",
-            format!("{repeatable}: {}", self.promises.repeatable_why),
-        );
-        fact(
-            "tokens",
-            format!("at most {} per cycle", a.max_tokens_per_cycle),
-        );
+        let repeatable = if self.promises.repeatable { "yes" } else { "no" };
+        fact("repeatable", format!("{repeatable}: {}", self.promises.repeatable_why));
+        fact("tokens", format!("at most {} per cycle", a.max_tokens_per_cycle));
         fact(
             "memory",
             format!(
@@ -154,19 +120,8 @@ impl Phase {
             ("old", self.needs.old),
             ("filter", self.needs.filter),
         ];
-        let needs: Vec<_> = needs
-            .iter()
-            .filter(|(_, on)| *on)
-            .map(|(name, _)| *name)
-            .collect();
-        fact(
-            "needs",
-            if needs.is_empty() {
-                "nothing extra".into()
-            } else {
-                needs.join(", ")
-            },
-        );
+        let needs: Vec<_> = needs.iter().filter(|(_, on)| *on).map(|(name, _)| *name).collect();
+        fact("needs", if needs.is_empty() { "nothing extra".into() } else { needs.join(", ") });
         self.describe_partitions(text);
         self.describe_tasks(text);
     }
@@ -175,25 +130,16 @@ impl Phase {
         for (name, partition) in &self.partitions {
             let rows = match &partition.rows {
                 Rows::Files { files, count } => {
-                    let count =
-                        count.map_or_else(|| "rows not counted".into(), |n| format!("{n} rows"));
+                    let count = count.map_or_else(|| "rows not counted".into(), |n| format!("{n} rows"));
                     format!("{} ({count})", files.join(", "))
                 }
                 Rows::Expand { source, n, every } => {
-                    let every =
-                        every.map_or(String::new(), |k| format!(", all of it every {k} cycles"));
-                    format!(
-                        "{n} row{} for each of {source}{every}",
-                        if *n == 1 { "" } else { "s" }
-                    )
+                    let every = every.map_or(String::new(), |k| format!(", all of it every {k} cycles"));
+                    format!("{n} row{} for each of {source}{every}", if *n == 1 { "" } else { "s" })
                 }
                 Rows::Put => "put by clients".into(),
             };
-            let training = if partition.training {
-                " [trained on]"
-            } else {
-                ""
-            };
+            let training = if partition.training { " [trained on]" } else { "" };
             line(text, format!("  partition {name}: {rows}{training}"));
             let table = partition.columns.iter().map(|(column, c)| {
                 let from = match &c.origin {
@@ -207,18 +153,8 @@ impl Phase {
                     Keep::Rows => "(kept)".to_owned(),
                     Keep::Archive => "(archived)".to_owned(),
                 }));
-                let size = if c.max_bytes_per_row == 0 {
-                    "–".into()
-                } else {
-                    bytes(c.max_bytes_per_row)
-                };
-                [
-                    column.clone(),
-                    c.column_type.to_string(),
-                    from,
-                    to.join(", "),
-                    size,
-                ]
+                let size = if c.max_bytes_per_row == 0 { "–".into() } else { bytes(c.max_bytes_per_row) };
+                [column.clone(), c.column_type.to_string(), from, to.join(", "), size]
             });
             rows_of(text, ["column", "type", "from", "to", "longest"], table);
         }
@@ -228,21 +164,9 @@ impl Phase {
         line(text, "  tasks".into());
         let table = self.tasks.iter().map(|(name, task)| {
             let ports = |ports: &indexmap::IndexMap<String, String>| {
-                let shown: Vec<_> = ports
-                    .iter()
-                    .map(|(p, c)| {
-                        if p == c {
-                            p.clone()
-                        } else {
-                            format!("{p}={c}")
-                        }
-                    })
-                    .collect();
-                if shown.is_empty() {
-                    "–".to_owned()
-                } else {
-                    shown.join(" ")
-                }
+                let shown: Vec<_> =
+                    ports.iter().map(|(p, c)| if p == c { p.clone() } else { format!("{p}={c}") }).collect();
+                if shown.is_empty() { "–".to_owned() } else { shown.join(" ") }
             };
             [
                 name.clone(),
@@ -253,11 +177,7 @@ impl Phase {
                 format!("{} → {}", ports(&task.reads), ports(&task.writes)),
             ]
         });
-        rows_of(
-            text,
-            ["task", "use", "partition", "per", "model", "reads → writes"],
-            table,
-        );
+        rows_of(text, ["task", "use", "partition", "per", "model", "reads → writes"], table);
     }
 }
 
@@ -303,10 +223,7 @@ impl Schedule {
             self.lag
         );
         if let Some(lag) = self.max_lag {
-            fields.push_str(&format!(
-                ", max_lag {lag}, drop_beyond {}",
-                self.drop_beyond
-            ));
+            fields.push_str(&format!(", max_lag {lag}, drop_beyond {}", self.drop_beyond));
         }
         if self.oversample > 0.0 {
             fields.push_str(&format!(", oversample {}", self.oversample));
@@ -321,27 +238,12 @@ fn line(text: &mut String, content: String) {
 }
 
 /// An aligned table, indented by four.
-fn rows_of<const N: usize>(
-    text: &mut String,
-    header: [&str; N],
-    rows: impl Iterator<Item = [String; N]>,
-) {
-    let rows: Vec<[String; N]> = std::iter::once(header.map(str::to_owned))
-        .chain(rows)
-        .collect();
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
+fn rows_of<const N: usize>(text: &mut String, header: [&str; N], rows: impl Iterator<Item = [String; N]>) {
+    let rows: Vec<[String; N]> = std::iter::once(header.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     for row in rows {
-        let cells: Vec<_> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
         line(text, format!("    {}", cells.join("  ")));
     }
 }
@@ -355,9 +257,5 @@ fn bytes(count: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 {
-        format!("{count} B")
-    } else {
-        format!("{value:.1} {}", units[unit])
-    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
 }

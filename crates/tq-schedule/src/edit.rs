@@ -24,11 +24,7 @@ pub(crate) fn target(key: &str) -> Target<'_> {
         return Target::Phase(phase, key);
     }
     let section = key.split('.').next().unwrap_or_default();
-    if SECTIONS.contains(&section) {
-        Target::Pipeline
-    } else {
-        Target::Parameters(key)
-    }
+    if SECTIONS.contains(&section) { Target::Pipeline } else { Target::Parameters(key) }
 }
 
 /// Changes the pipeline itself. Fields may be set without `+`, since the vocabulary is checked afterwards; the things
@@ -39,20 +35,16 @@ pub(crate) fn edit(pipeline: &mut Node, argument: &Override) -> Result<(), Refus
     if argument.action == Action::Delete {
         if pipeline.take(key).is_none() {
             let paths = pipeline.paths();
-            return Err(
-                Refusal::new(key, "a key that does not exist", "a key to delete")
-                    .at(&at)
-                    .nearest(key, paths.iter().map(String::as_str)),
-            );
+            return Err(Refusal::new(key, "a key that does not exist", "a key to delete")
+                .at(&at)
+                .nearest(key, paths.iter().map(String::as_str)));
         }
         return Ok(());
     }
     if argument.action == Action::Add && pipeline.get(key).is_some() {
-        return Err(
-            Refusal::new(key, "a key that exists already", "a new key after `+`")
-                .at(&at)
-                .action("leave the `+` out"),
-        );
+        return Err(Refusal::new(key, "a key that exists already", "a new key after `+`")
+            .at(&at)
+            .action("leave the `+` out"));
     }
     let mut parts = key.split('.');
     let (section, name) = (parts.next().unwrap_or_default(), parts.next());
@@ -66,13 +58,9 @@ pub(crate) fn edit(pipeline: &mut Node, argument: &Override) -> Result<(), Refus
             || format!("`+{key}=…` adds one"),
             |near| format!("did you mean `{section}.{near}`? `+{key}=…` adds one"),
         );
-        return Err(Refusal::new(
-            key,
-            format!("`{name}`"),
-            format!("one of the pipeline's {section}"),
-        )
-        .at(&at)
-        .action(action));
+        return Err(Refusal::new(key, format!("`{name}`"), format!("one of the pipeline's {section}"))
+            .at(&at)
+            .action(action));
     }
     // `schedule: on_policy` and `schedule.lag=0.5` together are `{use: on_policy, lag: 0.5}`.
     if let Some((parent, _)) = key.rsplit_once('.')
@@ -80,10 +68,7 @@ pub(crate) fn edit(pipeline: &mut Node, argument: &Override) -> Result<(), Refus
         && let Some(node) = pipeline.get_mut(parent)
         && node.as_str().is_some()
     {
-        let preset = Node {
-            key: node.key.clone(),
-            ..node.clone()
-        };
+        let preset = Node { key: node.key.clone(), ..node.clone() };
         node.value = tq_config::Value::Map(Map::from([("use".to_owned(), preset)]));
     }
     pipeline.put(key, argument.value.clone());

@@ -13,16 +13,8 @@ use crate::port::{Dtype, Kind, Per};
 use crate::schedule::{Grain, OnPublication, Order, Preset, WeightsRule};
 
 /// The sections a pipeline file can have.
-pub(crate) const SECTIONS: [&str; 8] = [
-    "partitions",
-    "models",
-    "stages",
-    "schedule",
-    "workers",
-    "phases",
-    "parameters",
-    "store",
-];
+pub(crate) const SECTIONS: [&str; 8] =
+    ["partitions", "models", "stages", "schedule", "workers", "phases", "parameters", "store"];
 
 /// `partitions: {NAME: …}`
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -51,9 +43,7 @@ impl<'de> Deserialize<'de> for PutColumn {
             type Value = PutColumn;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a type such as `utf8`, `ragged i64` or `dense f32[3]`, or `{type: …, max: …}`",
-                )
+                f.write_str("a type such as `utf8`, `ragged i64` or `dense f32[3]`, or `{type: …, max: …}`")
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<PutColumn, E> {
@@ -73,14 +63,8 @@ impl<'de> Deserialize<'de> for PutColumn {
                 }
                 let fields = Fields::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 match kind(&fields.r#type) {
-                    Some(kind) => Ok(PutColumn {
-                        kind,
-                        max: fields.max,
-                    }),
-                    None => Err(de::Error::invalid_value(
-                        de::Unexpected::Str(&fields.r#type),
-                        &self,
-                    )),
+                    Some(kind) => Ok(PutColumn { kind, max: fields.max }),
+                    None => Err(de::Error::invalid_value(de::Unexpected::Str(&fields.r#type), &self)),
                 }
             }
         }
@@ -101,11 +85,8 @@ fn kind(text: &str) -> Option<Kind> {
         None => (rest.trim(), Vec::new()),
         Some((dtype, axes)) => {
             let axes = axes.strip_suffix(']')?;
-            let axes = if axes.is_empty() {
-                Ok(Vec::new())
-            } else {
-                axes.split(',').map(|a| a.trim().parse()).collect()
-            };
+            let axes =
+                if axes.is_empty() { Ok(Vec::new()) } else { axes.split(',').map(|a| a.trim().parse()).collect() };
             (dtype, axes.ok()?)
         }
     };
@@ -144,8 +125,7 @@ impl<'de> Deserialize<'de> for Expand {
                 struct Files {
                     files: Names,
                 }
-                let Files { files } =
-                    Files::deserialize(de::value::MapAccessDeserializer::new(map))?;
+                let Files { files } = Files::deserialize(de::value::MapAccessDeserializer::new(map))?;
                 Ok(Expand::Files(files))
             }
         }
@@ -285,8 +265,7 @@ impl<'de> Deserialize<'de> for When {
             }
 
             fn visit_str<E: de::Error>(self, need: &str) -> Result<When, E> {
-                const NEEDS: &[&str] =
-                    &["need.critic", "need.reference", "need.old", "need.filter"];
+                const NEEDS: &[&str] = &["need.critic", "need.reference", "need.old", "need.filter"];
                 match need {
                     "need.critic" => Ok(When::Critic),
                     "need.reference" => Ok(When::Reference),
@@ -333,15 +312,11 @@ impl<'de> Deserialize<'de> for Schedule {
 
             fn visit_str<E: de::Error>(self, name: &str) -> Result<Schedule, E> {
                 let preset = Preset::deserialize(de::value::StrDeserializer::new(name))?;
-                Ok(Schedule(ScheduleFields {
-                    preset: Some(preset),
-                    ..ScheduleFields::default()
-                }))
+                Ok(Schedule(ScheduleFields { preset: Some(preset), ..ScheduleFields::default() }))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Schedule, A::Error> {
-                ScheduleFields::deserialize(de::value::MapAccessDeserializer::new(map))
-                    .map(Schedule)
+                ScheduleFields::deserialize(de::value::MapAccessDeserializer::new(map)).map(Schedule)
             }
         }
         deserializer.deserialize_any(Seen)
@@ -414,9 +389,7 @@ impl<'de> Deserialize<'de> for Bytes {
             }
 
             fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Bytes, E> {
-                u64::try_from(bytes)
-                    .map(Bytes)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+                u64::try_from(bytes).map(Bytes).map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
@@ -433,14 +406,8 @@ impl<'de> Deserialize<'de> for Bytes {
                     "TB" => 1_000_000_000_000,
                     _ => return Err(E::invalid_value(de::Unexpected::Str(text), &self)),
                 };
-                let count = digits
-                    .trim()
-                    .parse::<u64>()
-                    .ok()
-                    .and_then(|count| count.checked_mul(unit));
-                count
-                    .map(Bytes)
-                    .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+                let count = digits.trim().parse::<u64>().ok().and_then(|count| count.checked_mul(unit));
+                count.map(Bytes).ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
             }
         }
         deserializer.deserialize_any(Seen)
@@ -453,26 +420,10 @@ mod tests {
 
     #[test]
     fn a_column_type_reads_as_it_displays() {
-        for text in [
-            "utf8",
-            "binary",
-            "json",
-            "ragged i64",
-            "ragged bf16[8, 2]",
-            "dense f32[]",
-            "dense u8[3]",
-        ] {
+        for text in ["utf8", "binary", "json", "ragged i64", "ragged bf16[8, 2]", "dense f32[]", "dense u8[3]"] {
             assert_eq!(kind(text).map(|k| k.to_string()).as_deref(), Some(text));
         }
-        for text in [
-            "",
-            "text",
-            "ragged",
-            "ragged i65",
-            "dense f32[x]",
-            "dense f32[3",
-            "sparse f32",
-        ] {
+        for text in ["", "text", "ragged", "ragged i65", "dense f32[x]", "dense f32[3", "sparse f32"] {
             assert_eq!(kind(text), None, "{text}");
         }
     }

@@ -68,6 +68,6 @@ mod scope;
 mod tasks;
 
 pub use plan::{Phase, Plan, Version};
-pub use planner::{Planner, RowCounter};
+pub use planner::{Planner, RowCounter, SourceFiles};
 pub use port::{DescribeError, Ports, Query, StageCatalog};
 pub use tq_config::{Arguments, Override, Refusal, Refusals};

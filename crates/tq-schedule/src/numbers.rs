@@ -40,15 +40,12 @@ impl Longest {
             Extent::Sequence => self.sequence(),
             Extent::Fixed(count) => count,
         };
-        let product = |axes: &[usize]| {
-            axes.iter()
-                .fold(1, |all: u64, axis| all.saturating_mul(*axis as u64))
-        };
+        let product = |axes: &[usize]| axes.iter().fold(1, |all: u64, axis| all.saturating_mul(*axis as u64));
         match (&output.column_type, output.extent) {
             (Kind::Dense { dtype, shape }, _) => product(shape).saturating_mul(dtype.size() as u64),
-            (Kind::Ragged { dtype, inner }, _) => tokens
-                .saturating_mul(product(inner))
-                .saturating_mul(dtype.size() as u64),
+            (Kind::Ragged { dtype, inner }, _) => {
+                tokens.saturating_mul(product(inner)).saturating_mul(dtype.size() as u64)
+            }
             (_, Extent::Fixed(bytes)) => bytes,
             (Kind::Utf8 | Kind::Binary | Kind::Json, _) => tokens.saturating_mul(BYTES_PER_TOKEN),
         }
@@ -72,24 +69,13 @@ pub(crate) fn arithmetic(
     let mini_batch = mini_batch(scope, groups, bound, refusals)?;
     let longest = Longest::read(scope, refusals)?;
     let rows_per_cycle = groups.saturating_mul(*n);
-    let bytes_per_group = partition
-        .bytes_per_group
-        .saturating_add(bound.partitions[source].bytes_per_group);
-    let bytes_reserved_least = bytes_per_group
-        .saturating_mul(groups)
-        .saturating_mul(schedule.state_every);
-    let held = schedule
-        .window(groups)
-        .saturating_add((schedule.state_every - 1).saturating_mul(groups));
-    let (total_cycles, total_cycles_from) =
-        total_cycles(scope, groups, until, bound, source, refusals)?;
+    let bytes_per_group = partition.bytes_per_group.saturating_add(bound.partitions[source].bytes_per_group);
+    let bytes_reserved_least = bytes_per_group.saturating_mul(groups).saturating_mul(schedule.state_every);
+    let held = schedule.window(groups).saturating_add((schedule.state_every - 1).saturating_mul(groups));
+    let (total_cycles, total_cycles_from) = total_cycles(scope, groups, until, bound, source, refusals)?;
     if let Some(budget) = store.budget.filter(|budget| *budget < bytes_reserved_least) {
         let cycles = schedule.state_every;
-        let of_cycles = if cycles == 1 {
-            "one cycle".into()
-        } else {
-            format!("{cycles} cycles (state_every)")
-        };
+        let of_cycles = if cycles == 1 { "one cycle".into() } else { format!("{cycles} cycles (state_every)") };
         let refusal = scope.refuse(
             "store.budget",
             format!("a budget of {budget} bytes"),
@@ -98,18 +84,14 @@ pub(crate) fn arithmetic(
                 if cycles == 1 { String::new() } else { format!(", {cycles} times") },
             ),
         );
-        refusals.push(refusal.action(
-            "raise the budget, or lower data.train_batch_size, rollout.n or the maximum lengths",
-        ));
+        refusals
+            .push(refusal.action("raise the budget, or lower data.train_batch_size, rollout.n or the maximum lengths"));
     }
     if refusals.0.len() > before {
         return None;
     }
     let minis = groups / mini_batch;
-    let updates = bound
-        .tasks
-        .iter()
-        .filter_map(|(task, t)| Some((task.clone(), minis * t.training.as_ref()?.epochs)));
+    let updates = bound.tasks.iter().filter_map(|(task, t)| Some((task.clone(), minis * t.training.as_ref()?.epochs)));
     Some(Arithmetic {
         groups_per_cycle: groups,
         rows_per_group: *n,
@@ -141,30 +123,18 @@ fn mini_batch(scope: &Scope, groups: u64, bound: &Bound, refusals: &mut Refusals
         let mini = training.mini_batch;
         let refuse = |found: String, expected: String| scope.refuse_parameter(key, found, expected);
         if mini == 0 {
-            refusals.push(refuse(
-                "a mini-batch of 0 groups".into(),
-                "at least 1".into(),
-            ));
+            refusals.push(refuse("a mini-batch of 0 groups".into(), "at least 1".into()));
         } else if mini > groups {
             let found = format!("a mini-batch of {mini} groups");
             refusals.push(
-                refuse(
-                    found,
-                    format!("at most the {groups} groups of a cycle (data.train_batch_size)"),
-                )
-                .action("lower it, or raise data.train_batch_size"),
+                refuse(found, format!("at most the {groups} groups of a cycle (data.train_batch_size)"))
+                    .action("lower it, or raise data.train_batch_size"),
             );
         } else if !groups.is_multiple_of(mini) {
             let found = format!("a mini-batch of {mini} groups");
             refusals.push(
-                refuse(
-                    found,
-                    format!("a divisor of the {groups} groups of a cycle (data.train_batch_size)"),
-                )
-                .action(format!(
-                    "the nearest below is {}",
-                    divisor_below(groups, mini)
-                )),
+                refuse(found, format!("a divisor of the {groups} groups of a cycle (data.train_batch_size)"))
+                    .action(format!("the nearest below is {}", divisor_below(groups, mini))),
             );
         }
         match agreed {
@@ -179,25 +149,14 @@ fn mini_batch(scope: &Scope, groups: u64, bound: &Bound, refusals: &mut Refusals
             None => agreed = Some((mini, name)),
         }
         if training.epochs == 0 {
-            refusals.push(scope.refuse(
-                &format!("stages.{}", task.stage),
-                "0 passes over a mini-batch",
-                "at least 1",
-            ));
+            refusals.push(scope.refuse(&format!("stages.{}", task.stage), "0 passes over a mini-batch", "at least 1"));
         }
     }
-    if refusals.0.len() > before {
-        None
-    } else {
-        agreed.map(|(mini, _)| mini)
-    }
+    if refusals.0.len() > before { None } else { agreed.map(|(mini, _)| mini) }
 }
 
 fn divisor_below(groups: u64, mini: u64) -> u64 {
-    (1..=mini)
-        .rev()
-        .find(|d| groups.is_multiple_of(*d))
-        .unwrap_or(1)
+    (1..=mini).rev().find(|d| groups.is_multiple_of(*d)).unwrap_or(1)
 }
 
 fn total_cycles(
@@ -221,38 +180,21 @@ fn total_cycles(
             Some((Some(steps), key))
         }
         Length::Epochs(epochs, key) => {
-            let Rows::Files {
-                count: Some(rows), ..
-            } = bound.partitions[source].rows
-            else {
-                return Some((
-                    None,
-                    format!("{key} = {epochs}, over rows of `{source}` that were not counted"),
-                ));
+            let Rows::Files { count: Some(rows), .. } = bound.partitions[source].rows else {
+                return Some((None, format!("{key} = {epochs}, over rows of `{source}` that were not counted")));
             };
             // A cycle may span an epoch's end, so only the last, incomplete one is lost.
             let cycles = epochs.saturating_mul(rows) / groups;
             if cycles == 0 {
                 let found = format!("{epochs} epochs of {rows} rows");
                 let refusal = if key.starts_with("phases.") {
-                    scope.refuse(
-                        &key,
-                        found,
-                        format!("at least one cycle of {groups} groups"),
-                    )
+                    scope.refuse(&key, found, format!("at least one cycle of {groups} groups"))
                 } else {
-                    scope.refuse_parameter(
-                        &key,
-                        found,
-                        format!("at least one cycle of {groups} groups"),
-                    )
+                    scope.refuse_parameter(&key, found, format!("at least one cycle of {groups} groups"))
                 };
                 refusals.push(refusal.action("raise it, or lower data.train_batch_size"));
             }
-            Some((
-                Some(cycles),
-                format!("{key}: {epochs} × {rows} rows of `{source}` / {groups} groups"),
-            ))
+            Some((Some(cycles), format!("{key}: {epochs} × {rows} rows of `{source}` / {groups} groups")))
         }
     }
 }
@@ -261,25 +203,15 @@ fn total_cycles(
 fn evaluation(bound: &Bound) -> Option<u64> {
     let mut total: u64 = 0;
     for partition in bound.partitions.values() {
-        let Rows::Expand {
-            source,
-            every: Some(_),
-            ..
-        } = &partition.rows
-        else {
+        let Rows::Expand { source, every: Some(_), .. } = &partition.rows else {
             continue;
         };
         let source = &bound.partitions[source];
         let Rows::Files { count, .. } = source.rows else {
             continue;
         };
-        total = total.saturating_add(
-            count?.saturating_mul(
-                partition
-                    .bytes_per_group
-                    .saturating_add(source.bytes_per_group),
-            ),
-        );
+        total = total
+            .saturating_add(count?.saturating_mul(partition.bytes_per_group.saturating_add(source.bytes_per_group)));
     }
     Some(total)
 }
@@ -294,9 +226,5 @@ pub(crate) fn promises(schedule: &Schedule, groups: u64) -> Promises {
     } else {
         "whole cycles in admission order on exact weights: bit for bit on CPU at a fixed number of threads"
     };
-    Promises {
-        lag: schedule.largest_lag(groups),
-        repeatable,
-        repeatable_why: repeatable_why.into(),
-    }
+    Promises { lag: schedule.largest_lag(groups), repeatable, repeatable_why: repeatable_why.into() }
 }

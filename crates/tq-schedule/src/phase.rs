@@ -13,10 +13,7 @@ use crate::scope::Scope;
 use crate::{columns, numbers, tasks};
 
 /// Plans every phase of the pipeline; a pipeline without `phases` has one, called `main`.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "the planner's state, taken apart once"
-)]
+#[expect(clippy::too_many_arguments, reason = "the planner's state, taken apart once")]
 pub(crate) fn plan_all(
     planner: &Planner<'_>,
     pipeline: &Node,
@@ -35,16 +32,9 @@ pub(crate) fn plan_all(
     };
     for (phase, argument) in of_phases {
         if !phases.contains_key(phase) {
-            let refusal = tq_config::Refusal::new(
-                format!("phases.{phase}"),
-                format!("`{phase}`"),
-                "a phase of this pipeline",
-            );
-            refusals.push(
-                refusal
-                    .at(&argument.origin())
-                    .nearest(phase, phases.keys().map(String::as_str)),
-            );
+            let refusal =
+                tq_config::Refusal::new(format!("phases.{phase}"), format!("`{phase}`"), "a phase of this pipeline");
+            refusals.push(refusal.at(&argument.origin()).nearest(phase, phases.keys().map(String::as_str)));
         }
     }
     let mut planned = Vec::new();
@@ -54,19 +44,12 @@ pub(crate) fn plan_all(
         if let Some(init) = &entry.init
             && !names[..index].contains(&init)
         {
-            let mut refusal = tq_config::Refusal::new(
-                join(&key, "init"),
-                format!("`{init}`"),
-                "a phase before this one",
-            );
-            refusal.at = resolved
-                .get(&join(&key, "init"))
-                .map(|node| Box::new(node.place().clone()));
+            let mut refusal =
+                tq_config::Refusal::new(join(&key, "init"), format!("`{init}`"), "a phase before this one");
+            refusal.at = resolved.get(&join(&key, "init")).map(|node| Box::new(node.place().clone()));
             refusals.push(refusal.nearest(init, names[..index].iter().map(|n| n.as_str())));
         }
-        let Some(scope) = scope(
-            planner, name, pipeline, parameters, of_phases, refusals, notes,
-        ) else {
+        let Some(scope) = scope(planner, name, pipeline, parameters, of_phases, refusals, notes) else {
             continue;
         };
         if let Some(phase) = plan(planner, &scope, entry, &phases, store, refusals, notes) {
@@ -77,14 +60,8 @@ pub(crate) fn plan_all(
         for name in planner::keys(resolved, "partitions") {
             let key = format!("partitions.{name}");
             let noted = notes.iter().any(|note| note.key == key);
-            if !noted
-                && !planned
-                    .iter()
-                    .any(|phase| phase.partitions.contains_key(name))
-            {
-                let at = resolved
-                    .get(&key)
-                    .map_or(String::new(), |n| n.place().to_string());
+            if !noted && !planned.iter().any(|phase| phase.partitions.contains_key(name)) {
+                let at = resolved.get(&key).map_or(String::new(), |n| n.place().to_string());
                 let reason = "no active stage serves this partition: it is not made".into();
                 notes.push(Note { key, at, reason });
             }
@@ -121,11 +98,7 @@ fn scope(
     }
     let read = planner.read(&parameters, pipeline);
     let (tree, pipeline) = read.map_err(|more| refusals.extend(more)).ok()?;
-    Some(Scope {
-        phase: name.to_owned(),
-        pipeline,
-        tree,
-    })
+    Some(Scope { phase: name.to_owned(), pipeline, tree })
 }
 
 fn plan(
@@ -139,38 +112,18 @@ fn plan(
 ) -> Option<Phase> {
     let before = refusals.0.len();
     // With a wrong schedule the rest is still looked at, under the plainest one.
-    let schedule = chosen::schedule(planner, scope, refusals)
-        .unwrap_or_else(|| Schedule::preset(Preset::OnPolicy));
+    let schedule = chosen::schedule(planner, scope, refusals).unwrap_or_else(|| Schedule::preset(Preset::OnPolicy));
     let groups: u64 = scope.parameter("data.train_batch_size", refusals)?;
     if groups == 0 {
-        refusals.push(scope.refuse_parameter(
-            "data.train_batch_size",
-            "0 groups per cycle",
-            "at least 1",
-        ));
+        refusals.push(scope.refuse_parameter("data.train_batch_size", "0 groups per cycle", "at least 1"));
         return None;
     }
     chosen::reachable(scope, &schedule, groups, refusals);
     let needs = needs(scope, &schedule, groups, refusals)?;
     let json = scope.tree.to_json();
     let drafts = tasks::draft(planner, scope, entry, phases, needs, &json, refusals, notes);
-    let bound = columns::bind(
-        planner,
-        scope,
-        drafts,
-        refusals.0.len() == before,
-        refusals,
-        notes,
-    )?;
-    let arithmetic = numbers::arithmetic(
-        scope,
-        &schedule,
-        groups,
-        entry.until,
-        &bound,
-        store,
-        refusals,
-    )?;
+    let bound = columns::bind(planner, scope, drafts, refusals.0.len() == before, refusals, notes)?;
+    let arithmetic = numbers::arithmetic(scope, &schedule, groups, entry.until, &bound, store, refusals)?;
     let promises = numbers::promises(&schedule, groups);
     Some(Phase {
         name: scope.phase.clone(),
@@ -187,12 +140,7 @@ fn plan(
 }
 
 /// verl's rules for what an algorithm needs.
-fn needs(
-    scope: &Scope,
-    schedule: &Schedule,
-    groups: u64,
-    refusals: &mut Refusals,
-) -> Option<Needs> {
+fn needs(scope: &Scope, schedule: &Schedule, groups: u64, refusals: &mut Refusals) -> Option<Needs> {
     let critic: Option<bool> = scope.parameter("critic.enable", refusals)?;
     let estimator: String = scope.parameter("algorithm.adv_estimator", refusals)?;
     let in_reward: bool = scope.parameter("algorithm.use_kl_in_reward", refusals)?;
@@ -217,11 +165,7 @@ pub(crate) enum Length {
 }
 
 /// `until`, else `trainer.total_training_steps`, else `trainer.total_epochs`.
-pub(crate) fn length(
-    scope: &Scope,
-    until: Option<Until>,
-    refusals: &mut Refusals,
-) -> Option<Length> {
+pub(crate) fn length(scope: &Scope, until: Option<Until>, refusals: &mut Refusals) -> Option<Length> {
     let key = format!("phases.{}.until", scope.phase);
     match until {
         Some(Until::Steps(steps)) => return Some(Length::Steps(steps, key)),

@@ -355,24 +355,17 @@ impl Phase {
     /// The partition the phase trains on, with its name.
     #[must_use]
     pub fn training_partition(&self) -> Option<(&str, &Partition)> {
-        self.partitions
-            .iter()
-            .find(|(_, p)| p.training)
-            .map(|(name, p)| (name.as_str(), p))
+        self.partitions.iter().find(|(_, p)| p.training).map(|(name, p)| (name.as_str(), p))
     }
 
     /// The parameter, or subtree of parameters, at a dotted path.
     #[must_use]
     pub fn parameter(&self, path: &str) -> Option<&Json> {
-        path.split('.')
-            .try_fold(&self.parameters, |tree, key| tree.get(key))
+        path.split('.').try_fold(&self.parameters, |tree, key| tree.get(key))
     }
 
     /// Tasks of one stage, first served first.
     pub fn tasks_of<'a>(&'a self, stage: &'a str) -> impl Iterator<Item = (&'a str, &'a Task)> {
-        self.tasks
-            .iter()
-            .filter(move |(_, t)| t.stage == stage)
-            .map(|(name, t)| (name.as_str(), t))
+        self.tasks.iter().filter(move |(_, t)| t.stage == stage).map(|(name, t)| (name.as_str(), t))
     }
 }

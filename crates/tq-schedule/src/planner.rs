@@ -1,11 +1,12 @@
 //! From a pipeline file and arguments to a plan.
 
+mod switches;
+
 use std::path::Path;
 
 use indexmap::IndexMap;
-use tq_config::{
-    Node, Override, Parameters, Refusal, Refusals, extract, home, interpolate, join, yaml,
-};
+use serde_json::Value as Json;
+use tq_config::{Node, Override, Parameters, Refusal, Refusals, extract, home, interpolate, join, yaml};
 
 use crate::edit::{Target, edit, target};
 use crate::entry::{self, SECTIONS};
@@ -13,8 +14,21 @@ use crate::phase;
 use crate::plan::{Model, Note, Plan, Store, WorkerKind, Workers};
 use crate::port::StageCatalog;
 
-/// Counts the rows of a source partition: (partition, files) → rows, or `None` when it cannot say.
-pub type RowCounter<'a> = dyn Fn(&str, &[String]) -> Option<u64> + 'a;
+/// A source partition whose rows are to be counted.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceFiles<'a> {
+    /// Its name.
+    pub partition: &'a str,
+    /// The files it is filled from.
+    pub files: &'a [String],
+    /// Whether its rows are evaluated in rounds (`every`), not trained on.
+    pub evaluated: bool,
+    /// The phase's parameter tree.
+    pub parameters: &'a Json,
+}
+
+/// Counts the rows of a source partition, or `None` when it cannot say.
+pub type RowCounter<'a> = dyn Fn(&SourceFiles<'_>) -> Option<u64> + 'a;
 
 /// Makes plans for one program: its stages, and what it is able to do.
 ///
@@ -31,13 +45,7 @@ impl<'a> Planner<'a> {
     /// A planner for the stages of `catalog`.
     #[must_use]
     pub fn new(catalog: &'a dyn StageCatalog) -> Self {
-        Self {
-            catalog,
-            rows: None,
-            processes: false,
-            oversampling: false,
-            home: home::folder(),
-        }
+        Self { catalog, rows: None, processes: false, oversampling: false, home: home::folder() }
     }
 
     /// The folder that a leading `~/` stands for, instead of the environment's `HOME`.
@@ -81,36 +89,21 @@ impl<'a> Planner<'a> {
     ///
     /// # Errors
     /// As [`Planner::plan_file`].
-    pub fn plan_text(
-        &self,
-        text: &str,
-        name: &str,
-        overrides: &[Override],
-    ) -> Result<Plan, Refusals> {
+    pub fn plan_text(&self, text: &str, name: &str, overrides: &[Override]) -> Result<Plan, Refusals> {
         let pipeline = yaml::parse(text, name)?;
         self.plan(pipeline, name, overrides)
     }
 
-    fn plan(
-        &self,
-        mut pipeline: Node,
-        name: &str,
-        overrides: &[Override],
-    ) -> Result<Plan, Refusals> {
+    fn plan(&self, mut pipeline: Node, name: &str, overrides: &[Override]) -> Result<Plan, Refusals> {
         let mut refusals = Refusals::default();
         if pipeline.as_map().is_none() {
             let sections = SECTIONS.map(|s| format!("`{s}`")).join(", ");
-            return Err(
-                Refusal::new("", pipeline.show(), format!("a map of {sections}"))
-                    .at(&pipeline.at)
-                    .into(),
-            );
+            return Err(Refusal::new("", pipeline.show(), format!("a map of {sections}")).at(&pipeline.at).into());
         }
         for (key, node) in pipeline.as_map().into_iter().flatten() {
             if !SECTIONS.contains(&key.as_str()) {
                 let expected = format!("one of {}", SECTIONS.map(|s| format!("`{s}`")).join(", "));
-                let refusal =
-                    Refusal::new(key, "a section that is not known", expected).at(node.place());
+                let refusal = Refusal::new(key, "a section that is not known", expected).at(node.place());
                 refusals.push(refusal.nearest(key, SECTIONS));
             }
         }
@@ -130,18 +123,9 @@ impl<'a> Planner<'a> {
         let mut of_phases: Vec<(String, Override)> = Vec::new();
         for argument in overrides {
             let result = match target(&argument.key) {
-                Target::Parameters(key) => parameters.apply(&Override {
-                    key: key.into(),
-                    ..argument.clone()
-                }),
+                Target::Parameters(key) => parameters.apply(&Override { key: key.into(), ..argument.clone() }),
                 Target::Phase(phase, key) => {
-                    of_phases.push((
-                        phase.into(),
-                        Override {
-                            key: key.into(),
-                            ..argument.clone()
-                        },
-                    ));
+                    of_phases.push((phase.into(), Override { key: key.into(), ..argument.clone() }));
                     Ok(())
                 }
                 Target::Pipeline => edit(&mut pipeline, argument).map_err(Refusals::from),
@@ -160,30 +144,16 @@ impl<'a> Planner<'a> {
             }
         };
         let mut notes = notes(&parameters);
+        switches::check(&tree, &pipeline, &mut refusals, &mut notes);
         let models = self.models(&resolved, &mut refusals);
-        let store = section(&resolved, "store", &mut refusals).map_or(
-            Store { budget: None },
-            |store: entry::Store| Store {
-                budget: store.budget.map(|b| b.0),
-            },
-        );
+        let store = section(&resolved, "store", &mut refusals)
+            .map_or(Store { budget: None }, |store: entry::Store| Store { budget: store.budget.map(|b| b.0) });
         let stage_names: Vec<&str> = keys(&resolved, "stages").collect();
-        let workers = self.workers(&resolved, &stage_names, &mut refusals);
-        let phases = phase::plan_all(
-            self,
-            &pipeline,
-            &resolved,
-            &parameters,
-            &of_phases,
-            &store,
-            &mut refusals,
-            &mut notes,
-        );
+        let workers = self.workers(&tree, &resolved, &stage_names, &mut refusals);
+        let phases =
+            phase::plan_all(self, &pipeline, &resolved, &parameters, &of_phases, &store, &mut refusals, &mut notes);
 
-        let seed = tree
-            .get("trainer.seed")
-            .map(|node| extract(node, "trainer.seed"))
-            .transpose();
+        let seed = tree.get("trainer.seed").map(|node| extract(node, "trainer.seed")).transpose();
         let seed: u64 = match seed {
             Ok(seed) => seed.unwrap_or(1),
             Err(refusal) => {
@@ -192,12 +162,7 @@ impl<'a> Planner<'a> {
             }
         };
         let used = |model: &str| phases.iter().any(|p| p.models.contains_key(model));
-        for (model, node) in resolved
-            .get("models")
-            .and_then(Node::as_map)
-            .into_iter()
-            .flatten()
-        {
+        for (model, node) in resolved.get("models").and_then(Node::as_map).into_iter().flatten() {
             if refusals.0.is_empty() && !used(model) {
                 notes.push(Note {
                     key: format!("models.{model}"),
@@ -212,10 +177,7 @@ impl<'a> Planner<'a> {
             pipeline: name.to_owned(),
             overrides: overrides.iter().map(|o| o.text.to_string()).collect(),
             seed,
-            models: models
-                .into_iter()
-                .filter(|(model, _)| used(model))
-                .collect(),
+            models: models.into_iter().filter(|(model, _)| used(model)).collect(),
             phases,
             workers,
             store,
@@ -225,11 +187,7 @@ impl<'a> Planner<'a> {
     }
 
     /// The parameter tree, and the pipeline under it: `${…}` resolved, `~/` replaced by the home folder.
-    pub(crate) fn read(
-        &self,
-        parameters: &Parameters,
-        pipeline: &Node,
-    ) -> Result<(Node, Node), Refusals> {
+    pub(crate) fn read(&self, parameters: &Parameters, pipeline: &Node) -> Result<(Node, Node), Refusals> {
         let tree = parameters.resolve()?;
         let mut pipeline = interpolate::resolve(pipeline, &tree)?;
         let mut refusals = Refusals::default();
@@ -250,68 +208,40 @@ impl<'a> Planner<'a> {
         for (name, model) in entries {
             if !kinds.contains(&model.kind) {
                 let key = format!("models.{name}.use");
-                let expected = format!(
-                    "one of {}",
-                    kinds
-                        .iter()
-                        .map(|k| format!("`{k}`"))
-                        .collect::<Vec<_>>()
-                        .join(", ")
-                );
-                let mut refusal =
-                    Refusal::new(&key, format!("the model kind `{}`", model.kind), expected);
-                refusal.at = pipeline
-                    .get(&key)
-                    .map(|node| Box::new(node.place().clone()));
+                let expected =
+                    format!("one of {}", kinds.iter().map(|k| format!("`{k}`")).collect::<Vec<_>>().join(", "));
+                let mut refusal = Refusal::new(&key, format!("the model kind `{}`", model.kind), expected);
+                refusal.at = pipeline.get(&key).map(|node| Box::new(node.place().clone()));
                 refusals.push(refusal.nearest(&model.kind, kinds.iter().map(String::as_str)));
             }
-            models.insert(
-                name,
-                Model {
-                    kind: model.kind,
-                    path: model.path,
-                },
-            );
+            models.insert(name, Model { kind: model.kind, path: model.path });
         }
         models
     }
 
+    /// The groups of workers; one that names no device has `trainer.device`.
     fn workers(
         &self,
+        tree: &Node,
         pipeline: &Node,
         stages: &[&str],
         refusals: &mut Refusals,
     ) -> IndexMap<String, Workers> {
         let entries: IndexMap<String, entry::Workers> = entries(pipeline, "workers", refusals);
-        let whole = || entry::Workers {
-            stages: entry::Names(vec!["*".into()]),
-            count: None,
-            device: None,
-            kind: None,
-        };
-        let entries = if pipeline.get("workers").is_none() {
-            IndexMap::from([("all".to_owned(), whole())])
-        } else {
-            entries
-        };
-        let named: Vec<&str> = entries
-            .values()
-            .flat_map(|w| &w.stages.0)
-            .map(String::as_str)
-            .collect();
+        let whole = || entry::Workers { stages: entry::Names(vec!["*".into()]), count: None, device: None, kind: None };
+        let entries =
+            if pipeline.get("workers").is_none() { IndexMap::from([("all".to_owned(), whole())]) } else { entries };
+        let named: Vec<&str> = entries.values().flat_map(|w| &w.stages.0).map(String::as_str).collect();
         let place = |key: &str| pipeline.get(key).map(|node| Box::new(node.place().clone()));
+        let device = tree.get("trainer.device").and_then(Node::as_str);
+        let device = device.unwrap_or("cpu");
         let mut groups = IndexMap::new();
         for (name, group) in &entries {
             let key = format!("workers.{name}");
             let mut list: Vec<String> = Vec::new();
             for stage in &group.stages.0 {
                 if stage == "*" {
-                    list.extend(
-                        stages
-                            .iter()
-                            .filter(|s| !named.contains(s))
-                            .map(|s| (*s).to_owned()),
-                    );
+                    list.extend(stages.iter().filter(|s| !named.contains(s)).map(|s| (*s).to_owned()));
                 } else if stages.contains(&stage.as_str()) {
                     list.push(stage.clone());
                 } else {
@@ -337,39 +267,20 @@ impl<'a> Planner<'a> {
                 refusal.at = place(&format!("{key}.count"));
                 refusals.push(refusal);
             }
-            let device = group.device.clone().unwrap_or_else(|| "cpu".into());
-            groups.insert(
-                name.clone(),
-                Workers {
-                    stages: list,
-                    count,
-                    device,
-                    kind,
-                },
-            );
+            let device = group.device.as_deref().unwrap_or(device).to_owned();
+            groups.insert(name.clone(), Workers { stages: list, count, device, kind });
         }
         for stage in stages {
-            let groups: Vec<&str> = groups
-                .iter()
-                .filter(|(_, g)| g.stages.iter().any(|s| s == stage))
-                .map(|(n, _)| n.as_str())
-                .collect();
+            let groups: Vec<&str> =
+                groups.iter().filter(|(_, g)| g.stages.iter().any(|s| s == stage)).map(|(n, _)| n.as_str()).collect();
             let found = match groups.as_slice() {
                 [_] => continue,
                 [] => "no group of workers".to_owned(),
                 several => format!("the groups {}", several.join(", ")),
             };
-            let mut refusal = Refusal::new(
-                "workers",
-                format!("{found} for stage `{stage}`"),
-                "one group",
-            );
+            let mut refusal = Refusal::new("workers", format!("{found} for stage `{stage}`"), "one group");
             refusal.at = place("workers");
-            refusals.push(
-                refusal.action(
-                    "a group with `stages: \"*\"` runs every stage that no other group names",
-                ),
-            );
+            refusals.push(refusal.action("a group with `stages: \"*\"` runs every stage that no other group names"));
         }
         groups
     }
@@ -377,12 +288,7 @@ impl<'a> Planner<'a> {
 
 /// The keys of a section, in order.
 pub(crate) fn keys<'a>(pipeline: &'a Node, section: &str) -> impl Iterator<Item = &'a str> {
-    pipeline
-        .get(section)
-        .and_then(Node::as_map)
-        .into_iter()
-        .flatten()
-        .map(|(key, _)| key.as_str())
+    pipeline.get(section).and_then(Node::as_map).into_iter().flatten().map(|(key, _)| key.as_str())
 }
 
 /// A section as one value.
@@ -411,17 +317,12 @@ pub(crate) fn entries<T: serde::de::DeserializeOwned>(
         return read;
     };
     let Some(map) = node.as_map() else {
-        refusals.push(
-            Refusal::new(section, node.show(), format!("a map of {section}")).at(node.place()),
-        );
+        refusals.push(Refusal::new(section, node.show(), format!("a map of {section}")).at(node.place()));
         return read;
     };
     for (name, node) in map {
         let path = join(section, name);
-        let empty = Node {
-            key: node.key.clone(),
-            ..Node::map(node.at.clone())
-        };
+        let empty = Node { key: node.key.clone(), ..Node::map(node.at.clone()) };
         match extract::<T>(if node.is_null() { &empty } else { node }, &path) {
             Ok(entry) => {
                 read.insert(name.clone(), entry);
@@ -433,11 +334,7 @@ pub(crate) fn entries<T: serde::de::DeserializeOwned>(
 }
 
 pub(crate) fn notes(parameters: &Parameters) -> Vec<Note> {
-    let note = |n: &tq_config::Note| Note {
-        key: n.key.clone(),
-        at: n.at.to_string(),
-        reason: n.reason.clone(),
-    };
+    let note = |n: &tq_config::Note| Note { key: n.key.clone(), at: n.at.to_string(), reason: n.reason.clone() };
     parameters.notes().iter().map(note).collect()
 }
 

@@ -48,13 +48,7 @@ impl Input {
     /// A required input bound to the column of its own name.
     #[must_use]
     pub fn new(name: &str, column_type: Kind) -> Self {
-        Self {
-            name: name.into(),
-            column_type,
-            optional: false,
-            candidates: Vec::new(),
-            requires: Attributes::new(),
-        }
+        Self { name: name.into(), column_type, optional: false, candidates: Vec::new(), requires: Attributes::new() }
     }
 
     /// The stage also works without this column.
@@ -98,13 +92,7 @@ impl Output {
     /// An output written always; a cell is at most as long as a response unless [`Output::extent`] says otherwise.
     #[must_use]
     pub fn new(name: &str, column_type: Kind) -> Self {
-        Self {
-            name: name.into(),
-            column_type,
-            extent: Extent::Response,
-            optional: false,
-            carries: Attributes::new(),
-        }
+        Self { name: name.into(), column_type, extent: Extent::Response, optional: false, carries: Attributes::new() }
     }
 
     /// Written only when somebody reads it.
@@ -186,14 +174,7 @@ impl Ports {
     /// A stage without model that claims rows.
     #[must_use]
     pub fn new(inputs: Vec<Input>, outputs: Vec<Output>) -> Self {
-        Self {
-            inputs,
-            outputs,
-            per: Per::Row,
-            training: None,
-            model: None,
-            parameters: Vec::new(),
-        }
+        Self { inputs, outputs, per: Per::Row, training: None, model: None, parameters: Vec::new() }
     }
 
     /// What it claims when the pipeline does not say.
@@ -213,11 +194,7 @@ impl Ports {
     /// It trains its model: `mini_batch` groups an update (read from `key`), each mini-batch `epochs` times.
     #[must_use]
     pub fn trains(mut self, mini_batch: u64, key: &str, epochs: u64) -> Self {
-        self.training = Some(Training {
-            mini_batch,
-            mini_batch_key: key.into(),
-            epochs,
-        });
+        self.training = Some(Training { mini_batch, mini_batch_key: key.into(), epochs });
         self.per = Per::Mini;
         self
     }

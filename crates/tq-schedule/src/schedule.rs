@@ -99,27 +99,9 @@ impl Schedule {
     #[must_use]
     pub fn preset(preset: Preset) -> Self {
         let (lag, order, weights, grain, on_publication) = match preset {
-            Preset::OnPolicy => (
-                0.0,
-                Order::Admission,
-                WeightsRule::Exact,
-                Grain::Cycle,
-                OnPublication::Finish,
-            ),
-            Preset::OneStepOff => (
-                1.0,
-                Order::Admission,
-                WeightsRule::Exact,
-                Grain::Cycle,
-                OnPublication::Finish,
-            ),
-            Preset::FullyAsync => (
-                0.5,
-                Order::Completion,
-                WeightsRule::AtLeast,
-                Grain::Mini,
-                OnPublication::Continue,
-            ),
+            Preset::OnPolicy => (0.0, Order::Admission, WeightsRule::Exact, Grain::Cycle, OnPublication::Finish),
+            Preset::OneStepOff => (1.0, Order::Admission, WeightsRule::Exact, Grain::Cycle, OnPublication::Finish),
+            Preset::FullyAsync => (0.5, Order::Completion, WeightsRule::AtLeast, Grain::Mini, OnPublication::Continue),
         };
         Self {
             preset,
@@ -166,23 +148,16 @@ impl Schedule {
             };
         }
         let reach = self.reach(groups);
-        let promise = |largest, why: &str| LagPromise {
-            largest,
-            why: why.into(),
-        };
+        let promise = |largest, why: &str| LagPromise { largest, why: why.into() };
         match (self.order, self.max_lag) {
-            (Order::Admission, Some(limit)) if self.drop_beyond && limit < reach => {
-                promise(Some(limit), BY_DROPPING)
-            }
+            (Order::Admission, Some(limit)) if self.drop_beyond && limit < reach => promise(Some(limit), BY_DROPPING),
             (Order::Admission, _) => promise(
                 Some(reach),
                 &format!(
                     "batches are cut in admission order and at most {ahead} groups are ahead of a cycle of {groups}"
                 ),
             ),
-            (Order::Completion, Some(limit)) if self.drop_beyond => {
-                promise(Some(limit), BY_DROPPING)
-            }
+            (Order::Completion, Some(limit)) if self.drop_beyond => promise(Some(limit), BY_DROPPING),
             (Order::Completion, Some(limit)) if limit >= reach => promise(
                 Some(limit),
                 "batches are cut in completion order, but groups that would exceed max_lag at the next version are \
@@ -239,11 +214,7 @@ fn floor_product(factor: f64, count: u64) -> u64 {
     let fraction = &fraction[..fraction.len().min(18)];
     let scale = 10u128.pow(u32::try_from(fraction.len()).expect("at most 18 digits"));
     let digits = |s: &str| {
-        if s.is_empty() {
-            Some(0)
-        } else {
-            s.parse::<u128>().ok()
-        }
+        if s.is_empty() { Some(0) } else { s.parse::<u128>().ok() }
     };
     let product = digits(whole)
         .and_then(|w| w.checked_mul(scale))
@@ -266,27 +237,14 @@ mod tests {
         );
         assert_eq!(one.on_publication, OnPublication::Finish);
         let on = Schedule::preset(Preset::OnPolicy);
-        assert_eq!(
-            Schedule {
-                preset: Preset::OneStepOff,
-                lag: 1.0,
-                ..on
-            },
-            one
-        );
+        assert_eq!(Schedule { preset: Preset::OneStepOff, lag: 1.0, ..on }, one);
         let fully = Schedule::preset(Preset::FullyAsync);
-        assert_eq!(
-            (fully.order, fully.weights, fully.grain),
-            (Order::Completion, WeightsRule::AtLeast, Grain::Mini)
-        );
+        assert_eq!((fully.order, fully.weights, fully.grain), (Order::Completion, WeightsRule::AtLeast, Grain::Mini));
         assert_eq!(fully.on_publication, OnPublication::Continue);
     }
 
     fn with_lag(preset: Preset, lag: f64) -> Schedule {
-        Schedule {
-            lag,
-            ..Schedule::preset(preset)
-        }
+        Schedule { lag, ..Schedule::preset(preset) }
     }
 
     #[test]
@@ -314,44 +272,22 @@ mod tests {
         let largest = |schedule: &Schedule, groups| schedule.largest_lag(groups).largest;
         assert_eq!(largest(&with_lag(Preset::OnPolicy, 0.0), 64), Some(0));
         assert_eq!(largest(&with_lag(Preset::FullyAsync, 0.0), 64), Some(0));
-        assert_eq!(
-            largest(&with_lag(Preset::FullyAsync, 0.001), 64),
-            Some(0),
-            "less than a group ahead"
-        );
+        assert_eq!(largest(&with_lag(Preset::FullyAsync, 0.001), 64), Some(0), "less than a group ahead");
         assert_eq!(largest(&with_lag(Preset::OneStepOff, 1.0), 64), Some(1));
         assert_eq!(largest(&with_lag(Preset::OneStepOff, 1.5), 64), Some(2));
         assert_eq!(largest(&with_lag(Preset::OneStepOff, 0.1), 64), Some(1));
         assert_eq!(largest(&with_lag(Preset::FullyAsync, 0.5), 64), None);
-        let waiting = |lag| Schedule {
-            max_lag: Some(1),
-            ..with_lag(Preset::FullyAsync, lag)
-        };
+        let waiting = |lag| Schedule { max_lag: Some(1), ..with_lag(Preset::FullyAsync, lag) };
         assert_eq!(largest(&waiting(0.5), 64), Some(1));
         assert_eq!(largest(&waiting(1.0), 64), Some(1));
-        assert_eq!(
-            largest(&waiting(1.5), 64),
-            None,
-            "a limit that cannot be kept"
-        );
+        assert_eq!(largest(&waiting(1.5), 64), None, "a limit that cannot be kept");
         assert!(waiting(0.5).largest_lag(64).why.contains("waited for"));
-        let dropping = Schedule {
-            drop_beyond: true,
-            ..waiting(1.5)
-        };
+        let dropping = Schedule { drop_beyond: true, ..waiting(1.5) };
         assert_eq!(largest(&dropping, 64), Some(1));
         assert!(dropping.largest_lag(64).why.contains("dropped and"));
-        let both = Schedule {
-            max_lag: Some(1),
-            drop_beyond: true,
-            ..with_lag(Preset::OneStepOff, 3.0)
-        };
+        let both = Schedule { max_lag: Some(1), drop_beyond: true, ..with_lag(Preset::OneStepOff, 3.0) };
         assert_eq!(largest(&both, 64), Some(1));
-        let loose = Schedule {
-            max_lag: Some(9),
-            drop_beyond: true,
-            ..with_lag(Preset::OneStepOff, 3.0)
-        };
+        let loose = Schedule { max_lag: Some(9), drop_beyond: true, ..with_lag(Preset::OneStepOff, 3.0) };
         assert_eq!(largest(&loose, 64), Some(3));
     }
 
@@ -360,21 +296,9 @@ mod tests {
         assert!(with_lag(Preset::OnPolicy, 0.0).is_repeatable(64));
         assert!(with_lag(Preset::OneStepOff, 1.0).is_repeatable(64));
         assert!(!with_lag(Preset::FullyAsync, 0.5).is_repeatable(64));
-        assert!(
-            !with_lag(Preset::FullyAsync, 0.0).is_repeatable(64),
-            "mini-batches as they complete"
-        );
-        assert!(
-            Schedule {
-                grain: Grain::Cycle,
-                ..with_lag(Preset::FullyAsync, 0.0)
-            }
-            .is_repeatable(64)
-        );
-        let racing = Schedule {
-            on_publication: OnPublication::Continue,
-            ..with_lag(Preset::OneStepOff, 1.0)
-        };
+        assert!(!with_lag(Preset::FullyAsync, 0.0).is_repeatable(64), "mini-batches as they complete");
+        assert!(Schedule { grain: Grain::Cycle, ..with_lag(Preset::FullyAsync, 0.0) }.is_repeatable(64));
+        let racing = Schedule { on_publication: OnPublication::Continue, ..with_lag(Preset::OneStepOff, 1.0) };
         assert!(!racing.is_repeatable(64));
     }
 }

@@ -13,36 +13,19 @@ pub(crate) struct Scope {
 impl Scope {
     /// A refusal of a key of the pipeline, placed at it or at the nearest key above it that exists. When the value came
     /// from elsewhere (by `${…}`), the message says from where.
-    pub(crate) fn refuse(
-        &self,
-        key: &str,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Refusal {
+    pub(crate) fn refuse(&self, key: &str, found: impl Into<String>, expected: impl Into<String>) -> Refusal {
         placed(&self.pipeline, key, found.into(), expected)
     }
 
     /// A refusal of a key of the parameter tree.
-    pub(crate) fn refuse_parameter(
-        &self,
-        key: &str,
-        found: impl Into<String>,
-        expected: impl Into<String>,
-    ) -> Refusal {
+    pub(crate) fn refuse_parameter(&self, key: &str, found: impl Into<String>, expected: impl Into<String>) -> Refusal {
         placed(&self.tree, key, found.into(), expected)
     }
 
     /// A parameter as a typed value; `None` when it does not fit, which is then refused.
-    pub(crate) fn parameter<T: DeserializeOwned>(
-        &self,
-        key: &str,
-        refusals: &mut Refusals,
-    ) -> Option<T> {
+    pub(crate) fn parameter<T: DeserializeOwned>(&self, key: &str, refusals: &mut Refusals) -> Option<T> {
         let Some(node) = self.tree.get(key) else {
-            refusals.push(
-                self.refuse_parameter(key, "nothing", "a value")
-                    .action("it was deleted: set it again"),
-            );
+            refusals.push(self.refuse_parameter(key, "nothing", "a value").action("it was deleted: set it again"));
             return None;
         };
         match extract(node, key) {

@@ -73,40 +73,20 @@ pub(crate) fn draft(
     notes: &mut Vec<Note>,
 ) -> Drafts {
     let stages: IndexMap<String, entry::Stage> = entries(&scope.pipeline, "stages", refusals);
-    let declared: IndexMap<String, entry::Partition> =
-        entries(&scope.pipeline, "partitions", refusals);
-    let mut tables = tables(planner, scope, &declared, refusals, notes);
+    let declared: IndexMap<String, entry::Partition> = entries(&scope.pipeline, "partitions", refusals);
+    let mut tables = tables(planner, scope, &declared, parameters, refusals, notes);
     let members = members(scope, phase, phases, refusals);
-    let describe = Describe {
-        planner,
-        scope,
-        parameters,
-    };
-    let mut drafts = Drafts {
-        partitions: IndexMap::new(),
-        tasks: Vec::new(),
-        off: Vec::new(),
-    };
+    let describe = Describe { planner, scope, parameters };
+    let mut drafts = Drafts { partitions: IndexMap::new(), tasks: Vec::new(), off: Vec::new() };
 
     for (name, stage) in stages.iter().filter(|(name, _)| members.contains(name)) {
         let key = format!("stages.{name}");
         let with = Json::Object(stage.with.clone().into_iter().collect());
         if let Some(why) = is_off(stage.when, needs) {
-            if let Ok(info) = planner.catalog.describe(&Query {
-                stage: &stage.implementation,
-                parameters,
-                with: &with,
-            }) {
-                let columns = info
-                    .outputs
-                    .iter()
-                    .map(|o| stage.bind.get(&o.name).unwrap_or(&o.name).clone())
-                    .collect();
-                drafts.off.push(Off {
-                    stage: name.clone(),
-                    why,
-                    columns,
-                });
+            if let Ok(info) = planner.catalog.describe(&Query { stage: &stage.implementation, parameters, with: &with })
+            {
+                let columns = info.outputs.iter().map(|o| stage.bind.get(&o.name).unwrap_or(&o.name).clone()).collect();
+                drafts.off.push(Off { stage: name.clone(), why, columns });
             }
             continue;
         }
@@ -119,11 +99,7 @@ pub(crate) fn draft(
         check_fields(scope, &key, stage, &info, refusals);
         for (priority, partition) in partitions.iter().enumerate() {
             drafts.tasks.push(Draft {
-                name: if partitions.len() == 1 {
-                    name.clone()
-                } else {
-                    format!("{name}.{partition}")
-                },
+                name: if partitions.len() == 1 { name.clone() } else { format!("{name}.{partition}") },
                 stage: name.clone(),
                 key: key.clone(),
                 implementation: stage.implementation.clone(),
@@ -155,13 +131,8 @@ fn members(
     refusals: &mut Refusals,
 ) -> Vec<String> {
     let all: Vec<&str> = keys(&scope.pipeline, "stages").collect();
-    let listed = |phase: &entry::Phase| {
-        phase
-            .stages
-            .as_ref()
-            .filter(|names| names.0 != ["*"])
-            .map(|names| names.0.clone())
-    };
+    let listed =
+        |phase: &entry::Phase| phase.stages.as_ref().filter(|names| names.0 != ["*"]).map(|names| names.0.clone());
     if let Some(names) = listed(phase) {
         for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
             let key = format!("phases.{}.stages", scope.phase);
@@ -170,15 +141,9 @@ fn members(
         }
         return names;
     }
-    let elsewhere: Vec<String> = if phase.stages.is_some() {
-        Vec::new()
-    } else {
-        phases.values().filter_map(listed).flatten().collect()
-    };
-    all.into_iter()
-        .map(str::to_owned)
-        .filter(|name| !elsewhere.contains(name))
-        .collect()
+    let elsewhere: Vec<String> =
+        if phase.stages.is_some() { Vec::new() } else { phases.values().filter_map(listed).flatten().collect() };
+    all.into_iter().map(str::to_owned).filter(|name| !elsewhere.contains(name)).collect()
 }
 
 fn is_off(when: When, needs: Needs) -> Option<&'static str> {
@@ -200,38 +165,19 @@ struct Describe<'a> {
 
 impl Describe<'_> {
     fn stage(&self, key: &str, name: &str, with: &Json, refusals: &mut Refusals) -> Option<Ports> {
-        match self.planner.catalog.describe(&Query {
-            stage: name,
-            parameters: self.parameters,
-            with,
-        }) {
+        match self.planner.catalog.describe(&Query { stage: name, parameters: self.parameters, with }) {
             Ok(info) => Some(info),
             Err(DescribeError::Unknown) => {
                 let known = self.planner.catalog.stages();
-                let refusal = self.scope.refuse(
-                    &join(key, "use"),
-                    format!("the stage `{name}`"),
-                    "a registered stage",
-                );
+                let refusal = self.scope.refuse(&join(key, "use"), format!("the stage `{name}`"), "a registered stage");
                 let refusal = refusal.nearest(name, known.iter().map(String::as_str));
                 let list = format!("registered: {}", known.join(", "));
-                refusals.push(if refusal.action.is_empty() {
-                    refusal.action(list)
-                } else {
-                    refusal
-                });
+                refusals.push(if refusal.action.is_empty() { refusal.action(list) } else { refusal });
                 None
             }
-            Err(DescribeError::Parameter {
-                key: parameter,
-                found,
-                expected,
-            }) => {
+            Err(DescribeError::Parameter { key: parameter, found, expected }) => {
                 let refusal = match parameter.strip_prefix("with.") {
-                    Some(field) => {
-                        self.scope
-                            .refuse(&format!("{key}.with.{field}"), found, expected)
-                    }
+                    Some(field) => self.scope.refuse(&format!("{key}.with.{field}"), found, expected),
                     None if self.scope.tree.get(&parameter).is_some() => {
                         self.scope.refuse_parameter(&parameter, found, expected)
                     }
@@ -278,61 +224,40 @@ fn implicit(
             refusals.push(refusal.action("rename the stage"));
         }
     }
-    let mut add =
-        |stage: &str, wanted: &dyn Fn(&Rows) -> bool, first: bool, refusals: &mut Refusals| {
-            let served: Vec<(&String, &Table)> = tables
-                .iter()
-                .filter(|(_, table)| wanted(&table.rows))
-                .collect();
-            let with = Json::Object(serde_json::Map::new());
-            let Some((_, table)) = served.first() else {
-                return;
-            };
-            let Some(info) = describe.stage(&table.key, stage, &with, refusals) else {
-                return;
-            };
-            let added = served
-                .iter()
-                .enumerate()
-                .map(|(priority, (partition, table))| Draft {
-                    name: if served.len() == 1 {
-                        stage.to_owned()
-                    } else {
-                        format!("{stage}.{partition}")
-                    },
-                    stage: stage.to_owned(),
-                    key: table.key.clone(),
-                    implementation: stage.to_owned(),
-                    partition: (*partition).clone(),
-                    priority: priority as u64,
-                    per: info.per,
-                    info: info.clone(),
-                    model: None,
-                    bind: IndexMap::new(),
-                    filter: IndexMap::new(),
-                    from_cycle: 0,
-                    attempts: 3,
-                    on_failure: OnFailure::Stop,
-                    with: with.clone(),
-                });
-            if first {
-                drafts.tasks.splice(0..0, added);
-            } else {
-                drafts.tasks.extend(added);
-            }
+    let mut add = |stage: &str, wanted: &dyn Fn(&Rows) -> bool, first: bool, refusals: &mut Refusals| {
+        let served: Vec<(&String, &Table)> = tables.iter().filter(|(_, table)| wanted(&table.rows)).collect();
+        let with = Json::Object(serde_json::Map::new());
+        let Some((_, table)) = served.first() else {
+            return;
         };
-    add(
-        &source,
-        &|rows| matches!(rows, Rows::Files { .. }),
-        true,
-        refusals,
-    );
+        let Some(info) = describe.stage(&table.key, stage, &with, refusals) else {
+            return;
+        };
+        let added = served.iter().enumerate().map(|(priority, (partition, table))| Draft {
+            name: if served.len() == 1 { stage.to_owned() } else { format!("{stage}.{partition}") },
+            stage: stage.to_owned(),
+            key: table.key.clone(),
+            implementation: stage.to_owned(),
+            partition: (*partition).clone(),
+            priority: priority as u64,
+            per: info.per,
+            info: info.clone(),
+            model: None,
+            bind: IndexMap::new(),
+            filter: IndexMap::new(),
+            from_cycle: 0,
+            attempts: 3,
+            on_failure: OnFailure::Stop,
+            with: with.clone(),
+        });
+        if first {
+            drafts.tasks.splice(0..0, added);
+        } else {
+            drafts.tasks.extend(added);
+        }
+    };
+    add(&source, &|rows| matches!(rows, Rows::Files { .. }), true, refusals);
     if let Some(evaluation) = evaluation {
-        add(
-            &evaluation,
-            &|rows| matches!(rows, Rows::Expand { every: Some(_), .. }),
-            false,
-            refusals,
-        );
+        add(&evaluation, &|rows| matches!(rows, Rows::Expand { every: Some(_), .. }), false, refusals);
     }
 }

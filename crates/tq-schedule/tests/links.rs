@@ -32,18 +32,11 @@ fn the_pipeline_of_the_design_plans_as_it_is() {
     let plan = plan_text(DESIGN, "grpo.yaml", &arguments).unwrap();
     let phase = &plan.phases[0];
     let column = |partition: &str| &phase.partitions[partition].columns["data_source"];
-    assert_eq!(
-        column("samples").origin,
-        ColumnOrigin::Linked("prompts".into())
-    );
+    assert_eq!(column("samples").origin, ColumnOrigin::Linked("prompts".into()));
     assert_eq!(column("samples").readers, ["reward.samples"]);
     assert_eq!(column("val").readers, ["reward.val", "validation"]);
     assert_eq!(column("prompts").linked_into, ["samples"]);
-    let notes: Vec<_> = plan
-        .notes
-        .iter()
-        .map(|n| format!("{}: {} ({})", n.key, n.reason, n.at))
-        .collect();
+    let notes: Vec<_> = plan.notes.iter().map(|n| format!("{}: {} ({})", n.key, n.reason, n.at)).collect();
     assert_eq!(
         notes,
         [
@@ -63,9 +56,7 @@ fn only_what_is_required_is_linked_by_itself() {
     let linked = |text: &str| {
         let plan = plan_text(text, "x.yaml", &arguments)?;
         let columns = &plan.phases[0].partitions["samples"].columns;
-        let linked = columns
-            .iter()
-            .filter(|(_, c)| matches!(c.origin, ColumnOrigin::Linked(_)));
+        let linked = columns.iter().filter(|(_, c)| matches!(c.origin, ColumnOrigin::Linked(_)));
         Ok::<_, Refusals>(linked.map(|(name, _)| name.clone()).collect::<Vec<_>>())
     };
     // The source has `extra_info` too, but reward can do without it.
@@ -80,16 +71,10 @@ fn only_what_is_required_is_linked_by_itself() {
     assert_eq!(wanted, [&required[..], &["extra_info"]].concat());
     // A stage that is off would write the column: the source's is not taken in its place.
     let graded = bound("data_source: grade");
-    assert_eq!(
-        linked(&graded).unwrap(),
-        ["prompt", "ground_truth", "grade"]
-    );
+    assert_eq!(linked(&graded).unwrap(), ["prompt", "ground_truth", "grade"]);
     let off = graded.replace("stages:\n", "stages:\n  grade: {use: grade, when: false}\n");
     let error = linked(&off).unwrap_err().to_string();
-    assert!(
-        error.contains("stage `grade` would write it, but is off"),
-        "{error}"
-    );
+    assert!(error.contains("stage `grade` would write it, but is off"), "{error}");
 }
 
 #[test]
@@ -98,61 +83,34 @@ fn a_column_that_a_stage_adds_to_the_source_can_be_linked_under_its_bound_name()
         "  advantage: {use: advantage, per: group}",
         "  grade:     {use: grade, serve: [prompts], bind: {grade: level}}\n  advantage: {use: advantage, per: group}",
     );
-    let bound = text.replace(
-        "{use: reward, serve: [samples, val]}",
-        "{use: reward, serve: [samples], bind: {data_source: level}}",
-    );
+    let bound = text
+        .replace("{use: reward, serve: [samples, val]}", "{use: reward, serve: [samples], bind: {data_source: level}}");
     let plan = plan_text(&bound, "x.yaml", &[]).unwrap();
     let level = &plan.phases[0].partitions["samples"].columns["level"];
     assert_eq!(level.origin, ColumnOrigin::Linked("prompts".into()));
     assert_eq!(level.readers, ["reward"]);
     let written = &plan.phases[0].partitions["prompts"].columns["level"];
     assert_eq!(written.origin, ColumnOrigin::Written(vec!["grade".into()]));
-    let note = plan
-        .notes
-        .iter()
-        .find(|n| n.key == "partitions.samples.link");
+    let note = plan.notes.iter().find(|n| n.key == "partitions.samples.link");
     assert!(note.unwrap().reason.contains("`level` of `prompts`"));
 }
 
 #[test]
 fn paths_below_the_home_folder_are_written_out() {
-    let text = DESIGN.replace(
-        "{files: \"${data.train_files}\"}",
-        "{files: [~/a.parquet, b.parquet]}",
-    );
+    let text = DESIGN.replace("{files: \"${data.train_files}\"}", "{files: [~/a.parquet, b.parquet]}");
     let overrides = common::overrides(&["algorithm.adv_estimator=grpo"]);
-    let planner = |home| {
-        Planner::new(&common::Builtin)
-            .rows(&common::count)
-            .home(home)
-    };
-    let plan = planner(Some("/home/ada"))
-        .plan_text(&text, "x.yaml", &overrides)
-        .unwrap();
+    let planner = |home| Planner::new(&common::Builtin).rows(&common::count).home(home);
+    let plan = planner(Some("/home/ada")).plan_text(&text, "x.yaml", &overrides).unwrap();
     let Rows::Files { files, .. } = &plan.phases[0].partitions["prompts"].rows else {
         panic!("prompts come from files");
     };
     assert_eq!(files, &["/home/ada/a.parquet", "b.parquet"]);
     let model = "/home/ada/models/deepseek-llm-7b-chat";
-    assert_eq!(
-        plan.models["policy"].path, model,
-        "a default of the parameters"
-    );
+    assert_eq!(plan.models["policy"].path, model, "a default of the parameters");
     let parameter = plan.phases[0].parameter("actor_rollout_ref.model.path");
     assert_eq!(parameter.unwrap(), model, "stages read the same");
 
-    let error = planner(None)
-        .plan_text(&text, "x.yaml", &overrides)
-        .unwrap_err();
+    let error = planner(None).plan_text(&text, "x.yaml", &overrides).unwrap_err();
     let keys: Vec<_> = error.iter().map(|r| r.key.as_str()).collect();
-    assert_eq!(
-        keys,
-        [
-            "partitions.prompts.files[0]",
-            "partitions.val.expand.files",
-            "models.policy.path"
-        ],
-        "{error}"
-    );
+    assert_eq!(keys, ["partitions.prompts.files[0]", "partitions.val.expand.files", "models.policy.path"], "{error}");
 }

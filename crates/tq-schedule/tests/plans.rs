@@ -25,11 +25,7 @@ fn dry_run_of_the_quick_start_on_policy() {
 fn dry_run_of_the_quick_start_one_step_off() {
     let plan = plan("quickstart.yaml", &["schedule=one_step_off"]).unwrap();
     insta::assert_snapshot!(facts(&plan, "rl"));
-    assert_eq!(
-        plan.phase("warmup").unwrap().schedule.lag,
-        0.0,
-        "the warm-up keeps its own schedule"
-    );
+    assert_eq!(plan.phase("warmup").unwrap().schedule.lag, 0.0, "the warm-up keeps its own schedule");
 }
 
 #[test]
@@ -46,15 +42,7 @@ fn dry_run_of_ppo() {
 #[test]
 fn a_plan_survives_its_file() {
     for name in ["quickstart.yaml", "ppo.yaml", "grpo.yaml"] {
-        let plan = plan(
-            name,
-            &[
-                "schedule=fully_async",
-                "schedule.lag=0.25",
-                "data.image_key=x",
-            ],
-        )
-        .unwrap();
+        let plan = plan(name, &["schedule=fully_async", "schedule.lag=0.25", "data.image_key=x"]).unwrap();
         let text = plan.to_yaml().unwrap();
         assert_eq!(Plan::from_yaml(&text).unwrap(), plan, "{name}");
     }
@@ -67,15 +55,7 @@ fn the_quick_start_is_short() {
 
 #[test]
 fn a_field_is_set_on_top_of_a_named_schedule() {
-    let plan = plan(
-        "grpo.yaml",
-        &[
-            "schedule=fully_async",
-            "schedule.lag=0",
-            "schedule.grain=cycle",
-        ],
-    )
-    .unwrap();
+    let plan = plan("grpo.yaml", &["schedule=fully_async", "schedule.lag=0", "schedule.grain=cycle"]).unwrap();
     let phase = &plan.phases[0];
     assert_eq!(phase.arithmetic.window, phase.arithmetic.groups_per_cycle);
     assert!(phase.promises.repeatable);
@@ -86,10 +66,7 @@ fn a_field_is_set_on_top_of_a_named_schedule() {
 fn max_lag_waits_unless_told_to_drop() {
     let phase = |arguments: &[&str]| {
         let schedule = ["schedule=fully_async", "schedule.max_lag=1"];
-        plan("grpo.yaml", &[&schedule, arguments].concat())
-            .unwrap()
-            .phases
-            .remove(0)
+        plan("grpo.yaml", &[&schedule, arguments].concat()).unwrap().phases.remove(0)
     };
     let waits = phase(&["schedule.lag=1.0"]);
     assert!(!waits.schedule.drop_beyond);
@@ -97,13 +74,7 @@ fn max_lag_waits_unless_told_to_drop() {
     assert!(waits.promises.lag.why.contains("nothing is dropped"));
     let drops = phase(&["schedule.lag=1.5", "schedule.drop_beyond=true"]);
     assert_eq!(drops.promises.lag.largest, Some(1));
-    assert!(
-        drops
-            .promises
-            .lag
-            .why
-            .contains("rows beyond max_lag are dropped")
-    );
+    assert!(drops.promises.lag.why.contains("rows beyond max_lag are dropped"));
 }
 
 #[test]
@@ -128,45 +99,22 @@ fn arithmetic_of_groups_minis_and_epochs() {
         "schedule=one_step_off",
         "schedule.state_every=2",
     ];
-    let a = plan("grpo.yaml", &arguments)
-        .unwrap()
-        .phases
-        .remove(0)
-        .arithmetic;
-    assert_eq!(
-        (
-            a.groups_per_cycle,
-            a.rows_per_cycle,
-            a.mini_batches_per_cycle
-        ),
-        (64, 512, 4)
-    );
-    assert_eq!(
-        a.updates_per_publication["actor"], 12,
-        "four mini-batches, three passes each"
-    );
+    let a = plan("grpo.yaml", &arguments).unwrap().phases.remove(0).arithmetic;
+    assert_eq!((a.groups_per_cycle, a.rows_per_cycle, a.mini_batches_per_cycle), (64, 512, 4));
+    assert_eq!(a.updates_per_publication["actor"], 12, "four mini-batches, three passes each");
     assert_eq!((a.groups_ahead, a.window), (64, 128));
     assert_eq!(a.max_tokens_per_cycle, 512 * 1024);
     // responses 512 × 8 bytes, three float columns 512 × 4, eight rows; prompt, ground truth and source once.
-    assert_eq!(
-        a.bytes_per_group,
-        8 * (512 * 8 + 3 * 512 * 4) + 512 * 8 + 256 + 64
-    );
+    assert_eq!(a.bytes_per_group, 8 * (512 * 8 + 3 * 512 * 4) + 512 * 8 + 256 + 64);
     assert_eq!(a.bytes_reserved_least, 2 * 64 * a.bytes_per_group);
     assert_eq!(a.bytes_at_peak, (128 + 64) * a.bytes_per_group);
-    assert_eq!(
-        a.total_cycles,
-        Some(30 * 650 / 64),
-        "cycles may span an epoch's end"
-    );
+    assert_eq!(a.total_cycles, Some(30 * 650 / 64), "cycles may span an epoch's end");
 }
 
 #[test]
 fn a_length_in_epochs_is_unknown_until_rows_are_counted() {
     let text = common::pipeline("grpo.yaml");
-    let plan = Planner::new(&common::Builtin)
-        .plan_text(&text, "x.yaml", &[])
-        .unwrap();
+    let plan = Planner::new(&common::Builtin).plan_text(&text, "x.yaml", &[]).unwrap();
     assert_eq!(plan.phases[0].arithmetic.total_cycles, None);
     assert!(plan.describe().contains("not known yet"));
 }
@@ -176,31 +124,15 @@ fn old_log_probs_are_recomputed_when_the_rollouts_cannot_serve() {
     let grpo = |arguments: &[&str]| plan("grpo.yaml", arguments).unwrap().phases.remove(0);
     let one_update = ["data.train_batch_size=256"];
     let phase = grpo(&one_update);
-    assert!(
-        !phase.needs.old,
-        "one update of fresh samples: the ratio is 1"
-    );
-    assert_eq!(
-        phase.tasks["actor"].reads["old_log_probs"],
-        "rollout_log_probs"
-    );
-    assert!(
-        phase.tasks["rollout"]
-            .writes
-            .contains_key("rollout_log_probs"),
-        "written because it is read"
-    );
+    assert!(!phase.needs.old, "one update of fresh samples: the ratio is 1");
+    assert_eq!(phase.tasks["actor"].reads["old_log_probs"], "rollout_log_probs");
+    assert!(phase.tasks["rollout"].writes.contains_key("rollout_log_probs"), "written because it is read");
     let phase = grpo(&["data.train_batch_size=256", "schedule=one_step_off"]);
     assert!(phase.needs.old, "samples are a version behind");
     let phase = grpo(&[]);
     assert!(phase.needs.old, "four updates per publication");
     assert_eq!(phase.tasks["actor"].reads["old_log_probs"], "old_log_probs");
-    assert!(
-        !phase.tasks["rollout"]
-            .writes
-            .contains_key("rollout_log_probs"),
-        "nobody reads it"
-    );
+    assert!(!phase.tasks["rollout"].writes.contains_key("rollout_log_probs"), "nobody reads it");
     let phase = grpo(&["algorithm.rollout_correction.bypass_mode=true"]);
     assert!(!phase.needs.old);
     assert!(!phase.tasks.contains_key("old"));
@@ -208,32 +140,17 @@ fn old_log_probs_are_recomputed_when_the_rollouts_cannot_serve() {
 
 #[test]
 fn critic_and_reference_follow_the_algorithm() {
-    let phase = plan(
-        "ppo.yaml",
-        &[
-            "algorithm.adv_estimator=grpo",
-            "algorithm.use_kl_in_reward=false",
-        ],
-    )
-    .unwrap()
-    .phases
-    .remove(0);
-    for off in ["values", "critic", "reference", "kl"] {
-        assert!(!phase.tasks.contains_key(off), "{off}");
-    }
-    assert_eq!(
-        phase.tasks["advantage"].reads["token_level_rewards"],
-        "token_level_scores"
-    );
-    let phase = plan("grpo.yaml", &["actor_rollout_ref.actor.use_kl_loss=true"])
+    let phase = plan("ppo.yaml", &["algorithm.adv_estimator=grpo", "algorithm.use_kl_in_reward=false"])
         .unwrap()
         .phases
         .remove(0);
+    for off in ["values", "critic", "reference", "kl"] {
+        assert!(!phase.tasks.contains_key(off), "{off}");
+    }
+    assert_eq!(phase.tasks["advantage"].reads["token_level_rewards"], "token_level_scores");
+    let phase = plan("grpo.yaml", &["actor_rollout_ref.actor.use_kl_loss=true"]).unwrap().phases.remove(0);
     assert_eq!(phase.tasks["actor"].reads["ref_log_probs"], "ref_log_probs");
-    assert_eq!(
-        phase.tasks["reference"].model.as_ref().unwrap().version,
-        Some(Version::Initial)
-    );
+    assert_eq!(phase.tasks["reference"].model.as_ref().unwrap().version, Some(Version::Initial));
     let error = plan("grpo.yaml", &["algorithm.adv_estimator=gae"]).unwrap_err();
     assert!(error.to_string().contains("no column `values`"), "{error}");
 }
@@ -242,23 +159,13 @@ fn critic_and_reference_follow_the_algorithm() {
 fn a_model_that_nobody_uses_is_noted_and_not_loaded() {
     let plan = plan("ppo.yaml", &["algorithm.adv_estimator=grpo"]).unwrap();
     assert!(!plan.models.contains_key("critic"));
-    assert!(
-        plan.notes.iter().any(|n| n.key == "models.critic"),
-        "{:?}",
-        plan.notes
-    );
+    assert!(plan.notes.iter().any(|n| n.key == "models.critic"), "{:?}", plan.notes);
 }
 
 #[test]
 fn tasks_are_named_after_stages_and_the_partitions_they_share() {
     let plan = plan("quickstart.yaml", &[]).unwrap();
-    let names: Vec<_> = plan
-        .phase("rl")
-        .unwrap()
-        .tasks
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let names: Vec<_> = plan.phase("rl").unwrap().tasks.keys().map(String::as_str).collect();
     assert_eq!(
         names,
         [
@@ -274,25 +181,10 @@ fn tasks_are_named_after_stages_and_the_partitions_they_share() {
             "validation"
         ]
     );
-    let rollout: Vec<_> = plan
-        .phase("rl")
-        .unwrap()
-        .tasks_of("rollout")
-        .map(|(n, t)| (n, t.priority))
-        .collect();
+    let rollout: Vec<_> = plan.phase("rl").unwrap().tasks_of("rollout").map(|(n, t)| (n, t.priority)).collect();
     assert_eq!(rollout, [("rollout.samples", 0), ("rollout.val", 1)]);
-    assert_eq!(
-        plan.phase("rl").unwrap().training_partition().unwrap().0,
-        "samples"
-    );
-    assert_eq!(
-        plan.phase("warmup")
-            .unwrap()
-            .training_partition()
-            .unwrap()
-            .0,
-        "warmup"
-    );
+    assert_eq!(plan.phase("rl").unwrap().training_partition().unwrap().0, "samples");
+    assert_eq!(plan.phase("warmup").unwrap().training_partition().unwrap().0, "warmup");
 }
 
 #[test]
@@ -301,74 +193,31 @@ fn a_partition_that_is_never_evaluated_is_left_out_and_noted() {
     assert!(!plan.phases[0].partitions.contains_key("val"));
     assert!(!plan.phases[0].tasks.contains_key("validation"));
     assert_eq!(plan.phases[0].tasks["rollout"].partition, "samples");
-    assert_eq!(
-        plan.notes
-            .iter()
-            .filter(|n| n.key == "partitions.val")
-            .count(),
-        1
-    );
+    assert_eq!(plan.notes.iter().filter(|n| n.key == "partitions.val").count(), 1);
 }
 
 #[test]
 fn parameters_of_a_phase_beat_the_command_line_and_can_be_overridden_themselves() {
     let groups = |arguments: &[&str], phase: &str| {
-        plan("quickstart.yaml", arguments)
-            .unwrap()
-            .phase(phase)
-            .unwrap()
-            .arithmetic
-            .groups_per_cycle
+        plan("quickstart.yaml", arguments).unwrap().phase(phase).unwrap().arithmetic.groups_per_cycle
     };
     assert_eq!(groups(&["data.train_batch_size=32"], "rl"), 32);
     assert_eq!(groups(&["data.train_batch_size=32"], "warmup"), 128);
-    assert_eq!(
-        groups(
-            &["phases.warmup.parameters.data.train_batch_size=16"],
-            "warmup"
-        ),
-        16
-    );
-    let steps = |arguments: &[&str]| {
-        plan("quickstart.yaml", arguments).unwrap().phases[0]
-            .arithmetic
-            .total_cycles
-    };
+    assert_eq!(groups(&["phases.warmup.parameters.data.train_batch_size=16"], "warmup"), 16);
+    let steps = |arguments: &[&str]| plan("quickstart.yaml", arguments).unwrap().phases[0].arithmetic.total_cycles;
     assert_eq!(steps(&["phases.warmup.until.steps=7"]), Some(7));
     let plan = plan("quickstart.yaml", &["actor_rollout_ref.actor.optim.lr=0"]).unwrap();
-    let lr = |phase: &str| {
-        plan.phase(phase)
-            .unwrap()
-            .parameter("actor_rollout_ref.actor.optim.lr")
-            .unwrap()
-            .as_f64()
-    };
-    assert_eq!(
-        (lr("warmup"), lr("rl")),
-        (Some(1e-3), Some(0.0)),
-        "the control without learning keeps its warm-up"
-    );
+    let lr = |phase: &str| plan.phase(phase).unwrap().parameter("actor_rollout_ref.actor.optim.lr").unwrap().as_f64();
+    assert_eq!((lr("warmup"), lr("rl")), (Some(1e-3), Some(0.0)), "the control without learning keeps its warm-up");
 }
 
 #[test]
 fn noted_keys_are_in_the_plan_with_their_reason() {
-    let plan = plan(
-        "grpo.yaml",
-        &[
-            "trainer.test_freq=5",
-            "actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
-        ],
-    )
-    .unwrap();
+    let plan =
+        plan("grpo.yaml", &["trainer.test_freq=5", "actor_rollout_ref.rollout.gpu_memory_utilization=0.4"]).unwrap();
     assert_eq!(plan.notes.len(), 1);
-    assert_eq!(
-        plan.notes[0].at,
-        "argument `actor_rollout_ref.rollout.gpu_memory_utilization=0.4`"
-    );
-    assert!(
-        plan.describe()
-            .contains("the cache is sized by max_num_seqs")
-    );
+    assert_eq!(plan.notes[0].at, "argument `actor_rollout_ref.rollout.gpu_memory_utilization=0.4`");
+    assert!(plan.describe().contains("the cache is sized by max_num_seqs"));
 }
 
 #[test]
@@ -377,11 +226,7 @@ fn kept_columns_need_no_reader() {
     let phase = plan("grpo.yaml", &arguments).unwrap().phases.remove(0);
     let columns = &phase.partitions["samples"].columns;
     assert_eq!(columns["responses"].keep, Some(Keep::Archive));
-    assert_eq!(
-        columns["rollout_log_probs"].keep,
-        Some(Keep::Rows),
-        "an optional output is written to be kept"
-    );
+    assert_eq!(columns["rollout_log_probs"].keep, Some(Keep::Rows), "an optional output is written to be kept");
     assert!(columns["rollout_log_probs"].readers.is_empty());
 }
 
@@ -399,11 +244,7 @@ parameters: {trainer.total_training_steps: 3}
     let inbox = &plan.phases[0].partitions["inbox"];
     assert_eq!(inbox.rows, Rows::Put);
     assert_eq!(inbox.columns["prompt"].origin, ColumnOrigin::Put);
-    assert_eq!(
-        inbox.columns["prompt"].max_bytes_per_row,
-        (512 + 512) * 8,
-        "without `max`, a whole sequence"
-    );
+    assert_eq!(inbox.columns["prompt"].max_bytes_per_row, (512 + 512) * 8, "without `max`, a whole sequence");
     assert_eq!(inbox.columns["ground_truth"].max_bytes_per_row, 100);
     assert_eq!(inbox.columns["ground_truth"].linked_into, ["samples"]);
     assert!(!plan.phases[0].tasks.contains_key("dataset"));
@@ -416,19 +257,41 @@ fn a_stage_of_ones_own_adds_a_column() {
         "  penalty:   {use: length-penalty, with: {weight: 0.1}}\n  advantage: {use: advantage, per: group}",
     );
     let error = plan_text(&text, "x.yaml", &["trainer.test_freq=5"]).unwrap_err();
-    assert!(
-        error.to_string().contains("keep: [length_penalty]"),
-        "{error}"
-    );
-    let plan = plan_text(
-        &text,
-        "x.yaml",
-        &["partitions.samples.keep=[length_penalty]"],
-    )
-    .unwrap();
+    assert!(error.to_string().contains("keep: [length_penalty]"), "{error}");
+    let plan = plan_text(&text, "x.yaml", &["partitions.samples.keep=[length_penalty]"]).unwrap();
     let task = &plan.phases[0].tasks["penalty"];
-    assert_eq!(
-        (task.per, task.with["weight"].as_f64()),
-        (Per::Row, Some(0.1))
-    );
+    assert_eq!((task.per, task.with["weight"].as_f64()), (Per::Row, Some(0.1)));
+}
+
+#[test]
+fn a_parameter_that_the_pipeline_does_not_take_up_is_noted() {
+    let noted = |name: &str, arguments: &[&str]| {
+        let plan = plan(name, arguments).unwrap();
+        let keys = plan.notes.into_iter().map(|note| note.key);
+        keys.filter(|key| !key.starts_with("partitions") && !key.starts_with("models")).collect::<Vec<_>>()
+    };
+    let warmup = ["trainer.critic_warmup=2"];
+    assert_eq!(noted("quickstart.yaml", &warmup), ["trainer.critic_warmup"]);
+    assert!(noted("ppo.yaml", &warmup).is_empty());
+    let unused = ["critic.enable=true", "critic.model.path=elsewhere"];
+    assert_eq!(noted("quickstart.yaml", &unused), ["critic.model.path", "critic.enable"]);
+    assert!(noted("quickstart.yaml", &[]).is_empty());
+}
+
+#[test]
+fn a_switch_that_no_stage_follows_is_refused() {
+    for key in ["algorithm.use_kl_in_reward", "algorithm.filter_groups.enable"] {
+        let argument = format!("{key}=true");
+        let refused = plan("quickstart.yaml", &[&argument]).unwrap_err().to_string();
+        assert!(refused.contains(key) && refused.contains("no stage of this pipeline follows it"), "{refused}");
+    }
+    plan("grpo.yaml", &["algorithm.use_kl_in_reward=true", "data.train_batch_size=256"]).unwrap();
+}
+
+#[test]
+fn workers_that_name_no_device_have_the_trainers() {
+    let device = |arguments: &[&str]| plan("grpo.yaml", arguments).unwrap().workers["all"].device.clone();
+    assert_eq!(device(&[]), "cpu");
+    assert_eq!(device(&["trainer.device=cuda"]), "cuda");
+    assert_eq!(device(&["trainer.device=cuda", "+workers.all.device=cpu"]), "cpu");
 }

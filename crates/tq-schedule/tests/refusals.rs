@@ -27,17 +27,11 @@ parameters:
 fn refused(from: &str, to: &str, arguments: &[&str]) -> String {
     assert!(RIGHT.contains(from), "`{from}` is in the pipeline");
     let text = RIGHT.replacen(from, to, 1);
-    plan_text(&text, "wrong.yaml", arguments)
-        .expect_err("should be refused")
-        .to_string()
+    plan_text(&text, "wrong.yaml", arguments).expect_err("should be refused").to_string()
 }
 
 fn added(line: &str, arguments: &[&str]) -> String {
-    refused(
-        "schedule: on_policy\n",
-        &format!("{line}\nschedule: on_policy\n"),
-        arguments,
-    )
+    refused("schedule: on_policy\n", &format!("{line}\nschedule: on_policy\n"), arguments)
 }
 
 #[test]
@@ -121,10 +115,7 @@ fn everything_wrong_is_said_at_once_and_each_thing_once() {
         .replace("use: reward", "use: rewrad")
         .replace("policy@live", "polici@live");
     let error = plan_text(&text, "wrong.yaml", &["data.sed=1", "schedule.lag=-1"]).unwrap_err();
-    let lines: Vec<_> = error
-        .iter()
-        .filter_map(|r| r.at.as_ref().and_then(|at| at.line()))
-        .collect();
+    let lines: Vec<_> = error.iter().filter_map(|r| r.at.as_ref().and_then(|at| at.line())).collect();
     assert!(lines.contains(&9), "the misspelt key: {error}");
     assert!(error.to_string().contains("data.sed"), "{error}");
     assert!(error.to_string().contains("a lag of -1"), "{error}");
@@ -144,18 +135,9 @@ fn a_file_that_is_wrong_under_every_phase_is_refused_once() {
 #[test]
 fn disjoint_where_lets_several_stages_write_a_column() {
     let text = RIGHT
-        .replace(
-            "reward:    {use: reward}",
-            "reward:    {use: reward, where: {source: math}}",
-        )
-        .replace(
-            "schedule:",
-            "  other:     {use: reward, where: {source: code}}\nschedule:",
-        );
+        .replace("reward:    {use: reward}", "reward:    {use: reward, where: {source: math}}")
+        .replace("schedule:", "  other:     {use: reward, where: {source: code}}\nschedule:");
     let plan = plan_text(&text, "right.yaml", &[]).unwrap();
     let column = &plan.phases[0].partitions["samples"].columns["token_level_scores"];
-    assert_eq!(
-        column.origin,
-        tq_schedule::plan::ColumnOrigin::Written(vec!["reward".into(), "other".into()])
-    );
+    assert_eq!(column.origin, tq_schedule::plan::ColumnOrigin::Written(vec!["reward".into(), "other".into()]));
 }

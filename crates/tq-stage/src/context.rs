@@ -1,14 +1,17 @@
 //! What a running stage holds: its tasks, its parameters, its weights, and the way to the store.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
-use transferqueue::{Batch, Claim, Lease, Outputs, Rows, Session, catalog::command::{CutRef, RowHead}};
+use transferqueue::{
+    Batch, Claim, Lease, Outputs, Rows, Session,
+    catalog::command::{CutRef, RowHead},
+};
 
 use crate::{Parameters, SharedReporter, Version, seed::sample_seed, weights::Weights};
 
@@ -129,7 +132,9 @@ impl StageContext {
     /// # Errors
     /// When the pipeline gives the stage none.
     pub fn model(&self) -> Result<&ModelUse> {
-        self.setup.model.as_ref().with_context(|| format!("stage `{}` needs a model; give it `model: NAME@live` in the pipeline", self.setup.stage))
+        self.setup.model.as_ref().with_context(|| {
+            format!("stage `{}` needs a model; give it `model: NAME@live` in the pipeline", self.setup.stage)
+        })
     }
 
     /// Where numbers go.
@@ -196,7 +201,13 @@ impl StageContext {
     }
 
     fn work(&self, lease: Lease) -> Work {
-        let served = self.setup.served.iter().find(|s| s.name == lease.task()).expect("the store answers for a task that was asked for").clone();
+        let served = self
+            .setup
+            .served
+            .iter()
+            .find(|s| s.name == lease.task())
+            .expect("the store answers for a task that was asked for")
+            .clone();
         Work { lease, served: Arc::new(served) }
     }
 }
@@ -233,7 +244,8 @@ impl Work {
     /// # Errors
     /// When bytes cannot be read.
     pub fn batch(&self) -> Result<Batch> {
-        let columns: Vec<&str> = self.served.reads.values().map(String::as_str).collect();
+        let columns: BTreeSet<&str> = self.served.reads.values().map(String::as_str).collect();
+        let columns: Vec<&str> = columns.into_iter().collect();
         let names = self.served.reads.iter().map(|(port, column)| (column.as_str(), port.as_str()));
         Ok(self.lease.batch_of(&columns)?.renamed(names)?)
     }
@@ -248,7 +260,9 @@ impl Work {
     /// # Errors
     /// When the claim was per row or group, naming the task.
     pub fn cut(&self) -> Result<&CutRef> {
-        self.lease.cut().with_context(|| format!("task `{}` claims rows or groups; it needs `per: mini` or `per: cycle`", self.served.name))
+        self.lease.cut().with_context(|| {
+            format!("task `{}` claims rows or groups; it needs `per: mini` or `per: cycle`", self.served.name)
+        })
     }
 
     /// Makes the outputs visible and all rows consumed.

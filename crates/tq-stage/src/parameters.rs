@@ -34,8 +34,11 @@ impl Parameters {
     /// # Errors
     /// When the path is absent or null, or its value does not have the form of `T`; both name the path.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        let value = self.find(path).ok_or_else(|| anyhow!("parameter `{path}` is not set; set it in configs/ or as `{path}=…`"))?;
-        serde_json::from_value(value.clone()).with_context(|| format!("parameter `{path}` has an unexpected form: {value}"))
+        let value = self
+            .find(path)
+            .ok_or_else(|| anyhow!("parameter `{path}` is not set; set it in configs/ or as `{path}=…`"))?;
+        serde_json::from_value(value.clone())
+            .with_context(|| format!("parameter `{path}` has an unexpected form: {value}"))
     }
 
     /// Reads the value at `path`, or `default` when it is absent or null.
@@ -48,14 +51,21 @@ impl Parameters {
 }
 
 impl Parameters {
-    /// The folder with the tokenizer: `actor_rollout_ref.model.tokenizer_path`, or else `actor_rollout_ref.model.path`.
+    /// The folder with the tokenizer: the first that is set of `data.tokenizer`, `actor_rollout_ref.model.tokenizer_path`
+    /// and `actor_rollout_ref.model.path`.
+    ///
+    /// ```
+    /// use tq_stage::Parameters;
+    /// let model = serde_json::json!({"path": "m", "tokenizer_path": "t"});
+    /// let parameters = |data| Parameters::new(serde_json::json!({"data": {"tokenizer": data}, "actor_rollout_ref": {"model": model}}));
+    /// assert_eq!(parameters(None).tokenizer_path().unwrap().to_str(), Some("t"));
+    /// assert_eq!(parameters(Some("d")).tokenizer_path().unwrap().to_str(), Some("d"));
+    /// ```
     ///
     /// # Errors
-    /// When neither is set.
+    /// When none is set.
     pub fn tokenizer_path(&self) -> Result<std::path::PathBuf> {
-        match self.find("actor_rollout_ref.model.tokenizer_path") {
-            Some(_) => self.get("actor_rollout_ref.model.tokenizer_path"),
-            None => self.get("actor_rollout_ref.model.path"),
-        }
+        let keys = ["data.tokenizer", "actor_rollout_ref.model.tokenizer_path"];
+        self.get(keys.into_iter().find(|key| self.find(key).is_some()).unwrap_or("actor_rollout_ref.model.path"))
     }
 }

@@ -17,7 +17,9 @@ impl StageContext {
         let Some(version) = newest.version else { return Ok(false) };
         let pinned = weights.pin(Some(version.version))?;
         let entries = newest.state.map(|state| weights.read_state(state)).transpose()?.unwrap_or_default();
-        stage.restore(&StateReader::new(weights.read(&pinned)?, entries)).with_context(|| format!("stage `{}`, version {}", self.stage(), version.version))?;
+        stage
+            .restore(&StateReader::new(weights.read(&pinned)?, entries))
+            .with_context(|| format!("stage `{}`, version {}", self.stage(), version.version))?;
         Ok(true)
     }
 

@@ -9,7 +9,9 @@
 /// assert_ne!(sample_seed(1, 5, 0), sample_seed(2, 5, 0));
 /// ```
 pub fn sample_seed(run_seed: u64, ordinal: u64, sample: u32) -> u64 {
-    [run_seed, ordinal, u64::from(sample)].into_iter().fold(0x243f_6a88_85a3_08d3, |state, word| mix(mix(state ^ word).wrapping_add(word)))
+    [run_seed, ordinal, u64::from(sample)]
+        .into_iter()
+        .fold(0x243f_6a88_85a3_08d3, |state, word| mix(mix(state ^ word).wrapping_add(word)))
 }
 
 fn mix(word: u64) -> u64 {

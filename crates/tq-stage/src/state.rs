@@ -49,7 +49,12 @@ impl StateWriter {
     /// When the value cannot be written as JSON.
     pub fn value<T: Serialize>(&mut self, name: &str, value: &T) -> Result<()> {
         let data = serde_json::to_vec(value).with_context(|| format!("state entry `{name}`"))?;
-        self.entries.push(NamedTensor { name: name.to_owned(), dtype: Dtype::U8, shape: vec![data.len() as i64], data });
+        self.entries.push(NamedTensor {
+            name: name.to_owned(),
+            dtype: Dtype::U8,
+            shape: vec![data.len() as i64],
+            data,
+        });
         Ok(())
     }
 

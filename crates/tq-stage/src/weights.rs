@@ -50,7 +50,9 @@ impl Weights {
     /// When it is not published within the patience, or is gone.
     pub fn pin(&self, version: Option<u64>) -> Result<Pinned> {
         let what = version.map_or_else(|| "the newest version".to_owned(), |v| format!("version {v}"));
-        self.session.pin(&self.model, version, Instant::now() + self.patience).with_context(|| format!("{what} of model `{}`", self.model))
+        self.session
+            .pin(&self.model, version, Instant::now() + self.patience)
+            .with_context(|| format!("{what} of model `{}`", self.model))
     }
 
     /// Reads a held version: every parameter in its order, checksums verified.
@@ -58,7 +60,8 @@ impl Weights {
     /// # Errors
     /// When a part is missing or a checksum differs, naming the parameter.
     pub fn read(&self, pinned: &Pinned) -> Result<Vec<NamedTensor>> {
-        tensors(&pinned.read(&COLUMNS)?).with_context(|| format!("weights of model `{}`, version {}", self.model, pinned.version().version))
+        tensors(&pinned.read(&COLUMNS)?)
+            .with_context(|| format!("weights of model `{}`, version {}", self.model, pinned.version().version))
     }
 
     /// Reads a version without holding it, for when nothing retires versions any more.
@@ -66,7 +69,8 @@ impl Weights {
     /// # Errors
     /// As [`Weights::read`].
     pub fn read_version(&self, version: &VersionRef) -> Result<Vec<NamedTensor>> {
-        tensors(&self.session.read(version.partition, None, &COLUMNS)?).with_context(|| format!("weights of model `{}`, version {}", self.model, version.version))
+        tensors(&self.session.read(version.partition, None, &COLUMNS)?)
+            .with_context(|| format!("weights of model `{}`, version {}", self.model, version.version))
     }
 
     /// Reads a trainer's state that lies beside a version.
@@ -74,7 +78,8 @@ impl Weights {
     /// # Errors
     /// As [`Weights::read`].
     pub fn read_state(&self, state: PartitionId) -> Result<Vec<NamedTensor>> {
-        tensors(&self.session.read(state, None, &COLUMNS)?).with_context(|| format!("trainer state of model `{}`", self.model))
+        tensors(&self.session.read(state, None, &COLUMNS)?)
+            .with_context(|| format!("trainer state of model `{}`", self.model))
     }
 
     /// Writes tensors as a closed partition `<family>/<model>/<lineage>.<version>`.
@@ -83,7 +88,11 @@ impl Weights {
     /// When the store refuses the rows.
     pub fn write(&self, family: &str, lineage: u64, version: u64, tensors: &[NamedTensor]) -> Result<PartitionId> {
         let name = format!("{family}/{}/{lineage}.{version}", self.model);
-        let id = self.session.create_partition(Partition { name, columns: schema(), birth: Birth::Put { capacity: None } })?;
+        let id = self.session.create_partition(Partition {
+            name,
+            columns: schema(),
+            birth: Birth::Put { capacity: None },
+        })?;
         let parts: Vec<Part<'_>> = tensors.iter().flat_map(parts).collect();
         let rows = parts.iter().map(|part| part.row(parts.len())).collect();
         let cells = Outputs::new()
@@ -112,7 +121,8 @@ struct Part<'a> {
 
 impl Part<'_> {
     fn row(&self, total: usize) -> NewRow {
-        let key = if self.index == 0 { self.tensor.name.clone() } else { format!("{}#{}", self.tensor.name, self.index) };
+        let key =
+            if self.index == 0 { self.tensor.name.clone() } else { format!("{}#{}", self.tensor.name, self.index) };
         let tags = [
             ("part", Tag::Int(self.index as i64)),
             ("rows", Tag::Int(total as i64)),
@@ -142,10 +152,19 @@ fn tensors(batch: &Batch) -> Result<Vec<NamedTensor>> {
         };
         ensure!(tag("rows")? == batch.len() as i64, "{} rows are there, {} were written", batch.len(), tag("rows")?);
         let found = i64::from(crc32fast::hash(bytes));
-        ensure!(tag("crc32")? == found, "checksum of `{name}` is {found:08x}, {:08x} was written; the version is damaged", tag("crc32")?);
+        ensure!(
+            tag("crc32")? == found,
+            "checksum of `{name}` is {found:08x}, {:08x} was written; the version is damaged",
+            tag("crc32")?
+        );
         match out.last_mut() {
             Some(last) if tag("part")? > 0 && last.name == name => last.data.extend_from_slice(bytes),
-            _ => out.push(NamedTensor { name: name.to_owned(), dtype: parse_dtype(dtypes.row(i))?, shape: shapes.row(i).to_vec(), data: bytes.to_vec() }),
+            _ => out.push(NamedTensor {
+                name: name.to_owned(),
+                dtype: parse_dtype(dtypes.row(i))?,
+                shape: shapes.row(i).to_vec(),
+                data: bytes.to_vec(),
+            }),
         }
     }
     Ok(out)

@@ -44,7 +44,8 @@ impl Map for LengthPenalty {
 
     fn map(&mut self, batch: &Batch, _: &MapContext<'_>) -> Result<Outputs> {
         let (scores, responses) = (batch.ragged::<f32>("token_level_scores")?, batch.ragged::<i64>("responses")?);
-        let rewards: Vec<Vec<f32>> = (0..batch.len()).map(|row| self.charged(scores.row(row), responses.row(row).len())).collect();
+        let rewards: Vec<Vec<f32>> =
+            (0..batch.len()).map(|row| self.charged(scores.row(row), responses.row(row).len())).collect();
         Ok(Outputs::new().ragged("token_level_rewards", rewards))
     }
 }

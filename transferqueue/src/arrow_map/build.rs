@@ -18,56 +18,28 @@ pub(crate) fn dense_array(kind: &Kind, rows: usize, values: Buffer) -> ArrayRef 
 }
 
 /// A ragged array from the first-axis length of each row and all elements.
-pub(crate) fn ragged_array(
-    column: &str,
-    kind: &Kind,
-    lens: &[usize],
-    values: Buffer,
-) -> Result<ArrayRef, MapError> {
+pub(crate) fn ragged_array(column: &str, kind: &Kind, lens: &[usize], values: Buffer) -> Result<ArrayRef, MapError> {
     let offsets = offset_buffer(column, lens)?;
     let stored = storage(kind);
     let DataType::List(item) = &stored else {
-        return Err(MapError::Unsupported {
-            column: column.to_owned(),
-            found: stored,
-        });
+        return Err(MapError::Unsupported { column: column.to_owned(), found: stored });
     };
     let values = nested(item.data_type().clone(), lens.iter().sum(), values);
     Ok(assemble(
-        ArrayData::builder(stored.clone())
-            .len(lens.len())
-            .add_buffer(offsets)
-            .add_child_data(values.to_data()),
+        ArrayData::builder(stored.clone()).len(lens.len()).add_buffer(offsets).add_child_data(values.to_data()),
     ))
 }
 
 /// A utf8, binary or json array from the byte length of each row and all bytes; those of text are UTF-8.
-pub(crate) fn bytes_array(
-    column: &str,
-    kind: &Kind,
-    lens: &[usize],
-    values: Buffer,
-) -> Result<ArrayRef, MapError> {
+pub(crate) fn bytes_array(column: &str, kind: &Kind, lens: &[usize], values: Buffer) -> Result<ArrayRef, MapError> {
     let offsets = offset_buffer(column, lens)?;
-    Ok(assemble(
-        ArrayData::builder(storage(kind))
-            .len(lens.len())
-            .add_buffer(offsets)
-            .add_buffer(values),
-    ))
+    Ok(assemble(ArrayData::builder(storage(kind)).len(lens.len()).add_buffer(offsets).add_buffer(values)))
 }
 
 fn offset_buffer(column: &str, lens: &[usize]) -> Result<Buffer, MapError> {
-    let found = lens
-        .iter()
-        .try_fold(0usize, |sum, len| sum.checked_add(*len))
-        .unwrap_or(usize::MAX);
+    let found = lens.iter().try_fold(0usize, |sum, len| sum.checked_add(*len)).unwrap_or(usize::MAX);
     if found > LIMIT {
-        return Err(MapError::TooLarge {
-            column: column.to_owned(),
-            found,
-            limit: LIMIT,
-        });
+        return Err(MapError::TooLarge { column: column.to_owned(), found, limit: LIMIT });
     }
     let mut offsets = MutableBuffer::new((lens.len() + 1) * 4);
     let mut end = 0i32;
@@ -84,18 +56,14 @@ fn nested(stored: DataType, rows: usize, values: Buffer) -> ArrayRef {
     match &stored {
         DataType::FixedSizeList(item, len) => {
             let child = nested(item.data_type().clone(), rows * *len as usize, values);
-            assemble(
-                ArrayData::builder(stored.clone())
-                    .len(rows)
-                    .add_child_data(child.to_data()),
-            )
+            assemble(ArrayData::builder(stored.clone()).len(rows).add_child_data(child.to_data()))
         }
         _ => assemble(ArrayData::builder(stored).len(rows).add_buffer(values)),
     }
 }
 
 fn assemble(parts: arrow::array::ArrayDataBuilder) -> ArrayRef {
-    make_array(parts.build().expect(
-        "invariant: lengths were computed from the parts themselves and text comes from str",
-    ))
+    make_array(
+        parts.build().expect("invariant: lengths were computed from the parts themselves and text comes from str"),
+    )
 }

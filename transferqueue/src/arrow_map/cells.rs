@@ -23,18 +23,9 @@ pub(crate) fn inner_len(kind: &Kind) -> usize {
 /// The offsets of a ragged, utf8, binary or json array; `None` for dense ones.
 pub(crate) fn offsets(array: &dyn Array) -> Option<&[i32]> {
     match array.data_type() {
-        DataType::List(_) => array
-            .as_any()
-            .downcast_ref::<ListArray>()
-            .map(|a| a.value_offsets()),
-        DataType::Utf8 => array
-            .as_any()
-            .downcast_ref::<StringArray>()
-            .map(|a| a.value_offsets()),
-        DataType::Binary => array
-            .as_any()
-            .downcast_ref::<BinaryArray>()
-            .map(|a| a.value_offsets()),
+        DataType::List(_) => array.as_any().downcast_ref::<ListArray>().map(|a| a.value_offsets()),
+        DataType::Utf8 => array.as_any().downcast_ref::<StringArray>().map(|a| a.value_offsets()),
+        DataType::Binary => array.as_any().downcast_ref::<BinaryArray>().map(|a| a.value_offsets()),
         _ => None,
     }
 }
@@ -68,27 +59,19 @@ pub(crate) fn leaf_bytes(array: &dyn Array) -> Option<&[u8]> {
 /// [`MapError::TooLarge`] for a cell of 4 GiB or more.
 pub fn sizes(column: &Column, array: &dyn Array) -> Result<Sizes, MapError> {
     let unit = match &column.kind {
-        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => {
-            dtype.size() * inner_len(&column.kind)
-        }
+        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(&column.kind),
         _ => 1,
     };
     let checked = |bytes: usize| {
         let limit = u32::MAX as usize;
-        let too_large = || MapError::TooLarge {
-            column: column.name.clone(),
-            found: bytes,
-            limit,
-        };
+        let too_large = || MapError::TooLarge { column: column.name.clone(), found: bytes, limit };
         u32::try_from(bytes).map_err(|_| too_large())
     };
     let Some(offsets) = offsets(array) else {
         return Ok(Sizes::Uniform(checked(unit)?));
     };
-    let each: Vec<u32> = offsets
-        .windows(2)
-        .map(|w| checked((w[1] - w[0]) as usize * unit))
-        .collect::<Result<_, _>>()?;
+    let each: Vec<u32> =
+        offsets.windows(2).map(|w| checked((w[1] - w[0]) as usize * unit)).collect::<Result<_, _>>()?;
     Ok(match each.first() {
         Some(first) if each.iter().all(|size| size == first) => Sizes::Uniform(*first),
         None => Sizes::Uniform(0),
@@ -113,36 +96,21 @@ pub fn own(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
     }
     let nulls = count_nulls(array);
     if nulls > 0 {
-        return Err(MapError::Null {
-            column: column.name.clone(),
-            nulls,
-        });
+        return Err(MapError::Null { column: column.name.clone(), nulls });
     }
     check_values(column, array)?;
-    if array.data_type() == &expected && is_tight(array) {
-        Ok(array.clone())
-    } else {
-        copy(column, [array])
-    }
+    if array.data_type() == &expected && is_tight(array) { Ok(array.clone()) } else { copy(column, [array]) }
 }
 
 /// One array with the cells of all `parts`, which are of the column's storage type: a copy.
-pub(crate) fn copy<'a>(
-    column: &Column,
-    parts: impl IntoIterator<Item = &'a ArrayRef>,
-) -> Result<ArrayRef, MapError> {
+pub(crate) fn copy<'a>(column: &Column, parts: impl IntoIterator<Item = &'a ArrayRef>) -> Result<ArrayRef, MapError> {
     let (mut rows, mut lens, mut bytes) = (0, Vec::new(), MutableBuffer::new(0));
     let unit = match &column.kind {
-        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => {
-            dtype.size() * inner_len(&column.kind)
-        }
+        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(&column.kind),
         _ => 1,
     };
     for part in parts {
-        let unsupported = || MapError::Unsupported {
-            column: column.name.clone(),
-            found: part.data_type().clone(),
-        };
+        let unsupported = || MapError::Unsupported { column: column.name.clone(), found: part.data_type().clone() };
         let all = leaf_bytes(part).ok_or_else(unsupported)?;
         rows += part.len();
         match offsets(part) {
@@ -175,15 +143,10 @@ fn same_storage(expected: &DataType, found: &DataType) -> bool {
 fn count_nulls(array: &dyn Array) -> usize {
     let inside = match array.data_type() {
         DataType::List(_) => array.as_list_opt::<i32>().map_or(0, |a| {
-            let (first, last) = (
-                a.value_offsets()[0] as usize,
-                a.value_offsets()[a.len()] as usize,
-            );
+            let (first, last) = (a.value_offsets()[0] as usize, a.value_offsets()[a.len()] as usize);
             count_nulls(&a.values().slice(first, last - first))
         }),
-        DataType::FixedSizeList(..) => array
-            .as_fixed_size_list_opt()
-            .map_or(0, |a| count_nulls(a.values())),
+        DataType::FixedSizeList(..) => array.as_fixed_size_list_opt().map_or(0, |a| count_nulls(a.values())),
         _ => 0,
     };
     array.null_count() + inside
@@ -191,18 +154,9 @@ fn count_nulls(array: &dyn Array) -> usize {
 
 /// `bool` is 0 or 1, JSON parses.
 fn check_values(column: &Column, array: &ArrayRef) -> Result<(), MapError> {
-    let wrong = |what: String| MapError::Value {
-        column: column.name.clone(),
-        kind: column.kind.clone(),
-        what,
-    };
+    let wrong = |what: String| MapError::Value { column: column.name.clone(), kind: column.kind.clone(), what };
     match &column.kind {
-        Kind::Dense {
-            dtype: Dtype::Bool, ..
-        }
-        | Kind::Ragged {
-            dtype: Dtype::Bool, ..
-        } => {
+        Kind::Dense { dtype: Dtype::Bool, .. } | Kind::Ragged { dtype: Dtype::Bool, .. } => {
             let bytes = leaf_bytes(array).unwrap_or_default();
             match bytes.iter().find(|byte| **byte > 1) {
                 Some(byte) => Err(wrong(format!("found the byte {byte}, expected 0 or 1"))),
@@ -226,20 +180,12 @@ fn is_tight(array: &ArrayRef) -> bool {
     fn tight(data: &arrow::array::ArrayData) -> bool {
         data.offset() == 0
             && data.nulls().is_none()
-            && data
-                .buffers()
-                .iter()
-                .all(|b| (b.as_ptr() as usize).is_multiple_of(64) && b.ptr_offset() == 0)
+            && data.buffers().iter().all(|b| (b.as_ptr() as usize).is_multiple_of(64) && b.ptr_offset() == 0)
             && data.child_data().iter().all(tight)
     }
     let starts_at_zero = offsets(array).is_none_or(|offsets| offsets.first() == Some(&0));
-    let own_bytes: usize = array
-        .to_data()
-        .get_slice_memory_size()
-        .unwrap_or(usize::MAX);
+    let own_bytes: usize = array.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
     let held = array.get_buffer_memory_size();
     // Builders round capacities up; a slice of something larger is copied instead of holding all of it.
-    starts_at_zero
-        && tight(&array.to_data())
-        && held <= own_bytes.saturating_mul(2).saturating_add(1024)
+    starts_at_zero && tight(&array.to_data()) && held <= own_bytes.saturating_mul(2).saturating_add(1024)
 }

@@ -57,41 +57,19 @@ pub enum MapError {
     Unsupported { column: String, found: DataType },
     /// A mark on the field contradicts its type.
     #[error("column `{column}`: field metadata `{key}` is `{found}`, expected {expected}")]
-    Metadata {
-        column: String,
-        key: &'static str,
-        found: String,
-        expected: String,
-    },
+    Metadata { column: String, key: &'static str, found: String, expected: String },
     /// The array is of another type than the column.
     #[error("column `{column}` is {kind}, stored as {expected}; the array is {found}")]
-    Type {
-        column: String,
-        kind: Kind,
-        expected: DataType,
-        found: DataType,
-    },
+    Type { column: String, kind: Kind, expected: DataType, found: DataType },
     /// A cell is null.
-    #[error(
-        "column `{column}`: {nulls} cells or elements are null; leave rows without a value out of the write"
-    )]
+    #[error("column `{column}`: {nulls} cells or elements are null; leave rows without a value out of the write")]
     Null { column: String, nulls: usize },
     /// Arrow's 32-bit offsets do not reach that far.
-    #[error(
-        "column `{column}`: {found} elements or bytes in one array, at most {limit} fit; write fewer rows at once"
-    )]
-    TooLarge {
-        column: String,
-        found: usize,
-        limit: usize,
-    },
+    #[error("column `{column}`: {found} elements or bytes in one array, at most {limit} fit; write fewer rows at once")]
+    TooLarge { column: String, found: usize, limit: usize },
     /// A value that its dtype does not have.
     #[error("column `{column}` is {kind}: {what}")]
-    Value {
-        column: String,
-        kind: Kind,
-        what: String,
-    },
+    Value { column: String, kind: Kind, what: String },
 }
 
 /// The Arrow type that stores a kind.
@@ -100,10 +78,7 @@ pub fn storage(kind: &Kind) -> DataType {
         Kind::Dense { dtype, shape } if shape.is_empty() => primitive(*dtype),
         Kind::Dense { dtype, shape } => fixed(primitive(*dtype), shape.iter().product()),
         Kind::Ragged { dtype, inner } => {
-            let item = inner
-                .iter()
-                .rev()
-                .fold(primitive(*dtype), |item, &axis| fixed(item, axis));
+            let item = inner.iter().rev().fold(primitive(*dtype), |item, &axis| fixed(item, axis));
             DataType::List(Arc::new(Field::new("item", item, true)))
         }
         Kind::Utf8 | Kind::Json => DataType::Utf8,
@@ -111,7 +86,7 @@ pub fn storage(kind: &Kind) -> DataType {
     }
 }
 
-/// The Arrow field of a column, with the marks that [`column`] and stock readers know it by.
+/// The Arrow field of a column, with the marks that [`column()`] and stock readers know it by.
 ///
 /// # Errors
 /// [`MapError::EmptyAxis`] for a shape with an axis of length 0.
@@ -120,18 +95,12 @@ pub fn field(column: &Column) -> Result<Field, MapError> {
     let mut mark = |key: &str, value: String| marks.insert(key.to_owned(), value);
     match &column.kind {
         Kind::Dense { shape: axes, .. } | Kind::Ragged { inner: axes, .. } if axes.contains(&0) => {
-            return Err(MapError::EmptyAxis {
-                column: column.name.clone(),
-                kind: column.kind.clone(),
-            });
+            return Err(MapError::EmptyAxis { column: column.name.clone(), kind: column.kind.clone() });
         }
         Kind::Dense { shape, .. } if !shape.is_empty() => {
             // Written out by hand: some readers refuse the optional keys when they are there and null.
             mark(EXTENSION, TENSOR.to_owned());
-            mark(
-                EXTENSION_METADATA,
-                format!("{{\"shape\":{}}}", serde_json::json!(shape)),
-            );
+            mark(EXTENSION_METADATA, format!("{{\"shape\":{}}}", serde_json::json!(shape)));
         }
         Kind::Json => {
             mark(EXTENSION, JSON.to_owned());
@@ -155,12 +124,7 @@ pub fn field(column: &Column) -> Result<Field, MapError> {
 /// # Errors
 /// As [`field`].
 pub fn schema<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Result<Schema, MapError> {
-    Ok(Schema::new(
-        columns
-            .into_iter()
-            .map(field)
-            .collect::<Result<Vec<_>, _>>()?,
-    ))
+    Ok(Schema::new(columns.into_iter().map(field).collect::<Result<Vec<_>, _>>()?))
 }
 
 /// The column that an Arrow field stands for: the inverse of [`field`], and the door for tables written elsewhere.
@@ -169,10 +133,7 @@ pub fn schema<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Result<Schem
 /// [`MapError::Unsupported`] and [`MapError::Metadata`].
 pub fn column(field: &Field) -> Result<Column, MapError> {
     let name = field.name();
-    let unsupported = || MapError::Unsupported {
-        column: name.clone(),
-        found: field.data_type().clone(),
-    };
+    let unsupported = || MapError::Unsupported { column: name.clone(), found: field.data_type().clone() };
     let wrong = |key, found: &str, expected: String| MapError::Metadata {
         column: name.clone(),
         key,
@@ -186,11 +147,9 @@ pub fn column(field: &Field) -> Result<Column, MapError> {
             (None, stored) => Ok(stored),
             (Some("bf16"), Dtype::U16) => Ok(Dtype::Bf16),
             (Some("bool"), Dtype::U8) => Ok(Dtype::Bool),
-            (Some(found), stored) => Err(wrong(
-                DTYPE,
-                found,
-                format!("bf16 over u16 or bool over u8, not over {stored}"),
-            )),
+            (Some(found), stored) => {
+                Err(wrong(DTYPE, found, format!("bf16 over u16 or bool over u8, not over {stored}")))
+            }
         }
     };
     let kind = match field.data_type() {
@@ -199,49 +158,29 @@ pub fn column(field: &Field) -> Result<Column, MapError> {
         DataType::Binary => Kind::Binary,
         DataType::List(item) => {
             let (inner, leaf) = axes(item.data_type());
-            Kind::Ragged {
-                dtype: dtype(leaf)?,
-                inner,
-            }
+            Kind::Ragged { dtype: dtype(leaf)?, inner }
         }
         stored @ DataType::FixedSizeList(..) => {
             let (found, leaf) = axes(stored);
-            let shape = match (
-                marks.get(EXTENSION).map(String::as_str),
-                marks.get(EXTENSION_METADATA),
-            ) {
+            let shape = match (marks.get(EXTENSION).map(String::as_str), marks.get(EXTENSION_METADATA)) {
                 (Some(TENSOR), Some(text)) => tensor_shape(text)
-                    .filter(|shape| {
-                        shape.iter().product::<usize>() == found.iter().product::<usize>()
-                    })
+                    .filter(|shape| shape.iter().product::<usize>() == found.iter().product::<usize>())
                     .ok_or_else(|| {
-                        wrong(
-                            EXTENSION_METADATA,
-                            text,
-                            format!("a shape of {found:?} elements, row-major"),
-                        )
+                        wrong(EXTENSION_METADATA, text, format!("a shape of {found:?} elements, row-major"))
                     })?,
                 _ => found,
             };
-            Kind::Dense {
-                dtype: dtype(leaf)?,
-                shape,
-            }
+            Kind::Dense { dtype: dtype(leaf)?, shape }
         }
-        stored => Kind::Dense {
-            dtype: dtype(stored)?,
-            shape: vec![],
-        },
+        stored => Kind::Dense { dtype: dtype(stored)?, shape: vec![] },
     };
     let attributes = match marks.get(ATTRIBUTES) {
         None => Default::default(),
-        Some(text) => serde_json::from_str(text)
-            .map_err(|_| wrong(ATTRIBUTES, text, "a JSON object of strings".to_owned()))?,
+        Some(text) => {
+            serde_json::from_str(text).map_err(|_| wrong(ATTRIBUTES, text, "a JSON object of strings".to_owned()))?
+        }
     };
-    Ok(Column {
-        attributes,
-        ..Column::new(name, kind)
-    })
+    Ok(Column { attributes, ..Column::new(name, kind) })
 }
 
 fn fixed(item: DataType, len: usize) -> DataType {
@@ -300,8 +239,6 @@ fn tensor_shape(text: &str) -> Option<Vec<usize>> {
         permutation: Option<Vec<usize>>,
     }
     let tensor: Tensor = serde_json::from_str(text).ok()?;
-    let straight = tensor
-        .permutation
-        .is_none_or(|p| p.iter().copied().eq(0..p.len()));
+    let straight = tensor.permutation.is_none_or(|p| p.iter().copied().eq(0..p.len()));
     straight.then_some(tensor.shape)
 }

@@ -11,36 +11,21 @@ pub enum BatchError {
     Unknown { column: String, have: Vec<String> },
     /// Another kind or dtype.
     #[error("column `{column}` is {found}, asked for as {asked}; read it with `{with}`")]
-    Kind {
-        column: String,
-        found: Kind,
-        asked: String,
-        with: String,
-    },
+    Kind { column: String, found: Kind, asked: String, with: String },
     /// A transport brought bytes that cannot be looked at as the dtype.
     #[error(
         "column `{column}` is {found}, but its bytes are not aligned or not legal values of it: the transport broke them"
     )]
     Layout { column: String, found: Kind },
     /// A transport brought another number of cells than the pointer names.
-    #[error(
-        "column `{column}` has {found} cells for {expected} rows: the transport lost or repeated some"
-    )]
-    Rows {
-        column: String,
-        found: usize,
-        expected: usize,
-    },
+    #[error("column `{column}` has {found} cells for {expected} rows: the transport lost or repeated some")]
+    Rows { column: String, found: usize, expected: usize },
     /// Mini-batch sizes that do not cover the batch.
     #[error("sizes {sizes:?} add up to {}, the batch has {rows} rows", .sizes.iter().sum::<usize>())]
     Split { sizes: Vec<usize>, rows: usize },
     /// A JSON document is not what the reader wants.
     #[error("column `{column}`, row {row} of the batch: {error}")]
-    Json {
-        column: String,
-        row: usize,
-        error: serde_json::Error,
-    },
+    Json { column: String, row: usize, error: serde_json::Error },
     /// The gathered array would not fit.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -49,10 +34,6 @@ pub enum BatchError {
 fn list(names: &[String]) -> String {
     match names {
         [] => "none".to_owned(),
-        names => names
-            .iter()
-            .map(|name| format!("`{name}`"))
-            .collect::<Vec<_>>()
-            .join(", "),
+        names => names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
     }
 }

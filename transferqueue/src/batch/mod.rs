@@ -46,19 +46,13 @@ pub struct Batch {
     /// Which of the heads.
     range: Range<usize>,
     rows: Rows,
-    columns: Vec<Views>,
+    columns: Arc<Vec<Views>>,
 }
 
 impl Batch {
-    pub(crate) fn new(
-        heads: Arc<Vec<RowHead>>,
-        columns: Vec<(Arc<Column>, Vec<View>)>,
-    ) -> Result<Self, BatchError> {
+    pub(crate) fn new(heads: Arc<Vec<RowHead>>, columns: Vec<(Arc<Column>, Vec<View>)>) -> Result<Self, BatchError> {
         let rows = heads.iter().map(|head| head.row).collect();
-        let columns: Vec<Views> = columns
-            .into_iter()
-            .map(|(column, views)| Views::new(column, views))
-            .collect();
+        let columns: Vec<Views> = columns.into_iter().map(|(column, views)| Views::new(column, views)).collect();
         for column in &columns {
             if column.len() != heads.len() {
                 return Err(BatchError::Rows {
@@ -68,12 +62,7 @@ impl Batch {
                 });
             }
         }
-        Ok(Self {
-            range: 0..heads.len(),
-            heads,
-            rows,
-            columns,
-        })
+        Ok(Self { range: 0..heads.len(), heads, rows, columns: Arc::new(columns) })
     }
 
     /// A batch of `rows` rows made of outputs, outside any store: for trying a stage's computation alone.
@@ -194,22 +183,11 @@ impl Batch {
     /// # Panics
     /// When the range reaches beyond the batch, as slicing does.
     pub fn select(&self, rows: Range<usize>) -> Self {
-        assert!(
-            rows.start <= rows.end && rows.end <= self.len(),
-            "rows {rows:?} of a batch of {}",
-            self.len()
-        );
+        assert!(rows.start <= rows.end && rows.end <= self.len(), "rows {rows:?} of a batch of {}", self.len());
         let range = self.range.start + rows.start..self.range.start + rows.end;
         Self {
-            rows: self.heads[range.clone()]
-                .iter()
-                .map(|head| head.row)
-                .collect(),
-            columns: self
-                .columns
-                .iter()
-                .map(|column| column.select(rows.clone()))
-                .collect(),
+            rows: self.heads[range.clone()].iter().map(|head| head.row).collect(),
+            columns: Arc::new(self.columns.iter().map(|column| column.select(rows.clone())).collect()),
             heads: self.heads.clone(),
             range,
         }
@@ -221,10 +199,7 @@ impl Batch {
     /// [`BatchError::Split`] when the sizes do not add up to the batch.
     pub fn split(&self, sizes: &[usize]) -> Result<Vec<Self>, BatchError> {
         if sizes.iter().sum::<usize>() != self.len() {
-            return Err(BatchError::Split {
-                sizes: sizes.to_vec(),
-                rows: self.len(),
-            });
+            return Err(BatchError::Split { sizes: sizes.to_vec(), rows: self.len() });
         }
         let mut start = 0;
         Ok(sizes
@@ -241,17 +216,9 @@ impl Batch {
     ///
     /// # Errors
     /// [`BatchError::Unknown`].
-    pub fn renamed<'a>(
-        &self,
-        names: impl IntoIterator<Item = (&'a str, &'a str)>,
-    ) -> Result<Self, BatchError> {
-        let renamed = names
-            .into_iter()
-            .map(|(now, then)| Ok(self.find(now)?.renamed(then)));
-        Ok(Self {
-            columns: renamed.collect::<Result<_, BatchError>>()?,
-            ..self.clone()
-        })
+    pub fn renamed<'a>(&self, names: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, BatchError> {
+        let renamed = names.into_iter().map(|(now, then)| Ok(self.find(now)?.renamed(then)));
+        Ok(Self { columns: Arc::new(renamed.collect::<Result<_, BatchError>>()?), ..self.clone() })
     }
 
     /// All columns as one Arrow record batch in contiguous buffers: a copy.
@@ -259,40 +226,24 @@ impl Batch {
     /// # Errors
     /// [`BatchError::Map`] when a column has more elements than Arrow's offsets reach.
     pub fn gather(&self) -> Result<RecordBatch, BatchError> {
-        let fields = self
-            .columns
-            .iter()
-            .map(|views| arrow_map::field(views.column()))
-            .collect::<Result<Vec<_>, _>>()?;
-        let arrays = self
-            .columns
-            .iter()
-            .map(Views::gather)
-            .collect::<Result<Vec<_>, _>>()?;
+        let fields =
+            self.columns.iter().map(|views| arrow_map::field(views.column())).collect::<Result<Vec<_>, _>>()?;
+        let arrays = self.columns.iter().map(Views::gather).collect::<Result<Vec<_>, _>>()?;
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(self.len()));
         Ok(RecordBatch::try_new_with_options(Arc::new(Schema::new(fields)), arrays, &options)
             .expect("invariant: fields and arrays come from the same columns, all of the batch's length"))
     }
 
     fn find(&self, column: &str) -> Result<&Views, BatchError> {
-        self.columns
-            .iter()
-            .find(|views| views.name() == column)
-            .ok_or_else(|| BatchError::Unknown {
-                column: column.to_owned(),
-                have: self.columns().map(str::to_owned).collect(),
-            })
+        self.columns.iter().find(|views| views.name() == column).ok_or_else(|| BatchError::Unknown {
+            column: column.to_owned(),
+            have: self.columns().map(str::to_owned).collect(),
+        })
     }
 }
 
 impl fmt::Debug for Batch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} rows ({}) of {:?}",
-            self.len(),
-            self.rows,
-            self.columns().collect::<Vec<_>>()
-        )
+        write!(f, "{} rows ({}) of {:?}", self.len(), self.rows, self.columns().collect::<Vec<_>>())
     }
 }

@@ -27,11 +27,7 @@ impl Views {
             end += view.len();
             starts.push(end);
         }
-        Self {
-            column,
-            views,
-            starts,
-        }
+        Self { column, views, starts }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -39,13 +35,7 @@ impl Views {
     }
 
     pub(super) fn renamed(&self, name: &str) -> Self {
-        Self {
-            column: Arc::new(Column {
-                name: name.to_owned(),
-                ..Column::clone(&self.column)
-            }),
-            ..self.clone()
-        }
+        Self { column: Arc::new(Column { name: name.to_owned(), ..Column::clone(&self.column) }), ..self.clone() }
     }
 
     pub(super) fn column(&self) -> &Column {
@@ -65,14 +55,10 @@ impl Views {
     }
 
     pub(super) fn select(&self, rows: Range<usize>) -> Self {
-        let views = self
-            .views
-            .iter()
-            .zip(&self.starts)
-            .filter_map(|(view, &start)| {
-                let (from, to) = (rows.start.max(start), rows.end.min(start + view.len()));
-                (from < to).then(|| view.slice(from - start, to - from))
-            });
+        let views = self.views.iter().zip(&self.starts).filter_map(|(view, &start)| {
+            let (from, to) = (rows.start.max(start), rows.end.min(start + view.len()));
+            (from < to).then(|| view.slice(from - start, to - from))
+        });
         Self::new(self.column.clone(), views.collect())
     }
 

@@ -32,11 +32,7 @@ impl<'a, T: Element> Ragged<'a, T> {
             Ok((offsets, elements(views, view.array())?))
         });
         let parts = parts.collect::<Result<_, BatchError>>()?;
-        Ok(Self {
-            starts: views.starts(),
-            parts,
-            inner: inner_len(&views.column().kind),
-        })
+        Ok(Self { starts: views.starts(), parts, inner: inner_len(&views.column().kind) })
     }
 
     /// The elements of a row: first-axis length × inner axes, row-major.
@@ -58,18 +54,12 @@ impl<'a, T: Element> Ragged<'a, T> {
     /// First-axis length of each row.
     pub fn lens(&self) -> Vec<usize> {
         let each = |offsets: &'a [i32]| offsets.windows(2).map(|w| (w[1] - w[0]) as usize);
-        self.parts
-            .iter()
-            .flat_map(|&(offsets, _)| each(offsets))
-            .collect()
+        self.parts.iter().flat_map(|&(offsets, _)| each(offsets)).collect()
     }
 
     /// Sum of all first-axis lengths.
     pub fn total(&self) -> usize {
-        self.parts
-            .iter()
-            .map(|(offsets, _)| (offsets[offsets.len() - 1] - offsets[0]) as usize)
-            .sum()
+        self.parts.iter().map(|(offsets, _)| (offsets[offsets.len() - 1] - offsets[0]) as usize).sum()
     }
 
     /// Elements of one step of the first axis: the product of the inner axes.
@@ -102,16 +92,8 @@ impl<'a, T: Element> Dense<'a, T> {
             Kind::Dense { dtype, .. } if *dtype == T::DTYPE => {}
             _ => return Err(other_kind(views, format!("dense {}", T::DTYPE))),
         }
-        let parts = views
-            .views()
-            .iter()
-            .map(|view| elements(views, view.array()))
-            .collect::<Result<_, _>>()?;
-        Ok(Self {
-            starts: views.starts(),
-            parts,
-            width: inner_len(&views.column().kind),
-        })
+        let parts = views.views().iter().map(|view| elements(views, view.array())).collect::<Result<_, _>>()?;
+        Ok(Self { starts: views.starts(), parts, width: inner_len(&views.column().kind) })
     }
 
     /// The elements of a row, row-major; one element for a scalar column.
@@ -141,9 +123,7 @@ impl<'a, T: Element> Dense<'a, T> {
     /// All elements of all rows in one vector: a copy.
     pub fn to_vec(&self) -> Vec<T> {
         let each = self.parts.iter().zip(self.starts.windows(2));
-        each.flat_map(|(part, w)| &part[..(w[1] - w[0]) * self.width])
-            .copied()
-            .collect()
+        each.flat_map(|(part, w)| &part[..(w[1] - w[0]) * self.width]).copied().collect()
     }
 
     /// Elements of one row: the product of the axes.
@@ -178,15 +158,9 @@ impl<'a> Bytes<'a> {
         if &views.column().kind != asked {
             return Err(other_kind(views, asked.to_string()));
         }
-        let parts = views
-            .views()
-            .iter()
-            .map(|view| offsets(view.array()).zip(leaf_bytes(view.array())));
+        let parts = views.views().iter().map(|view| offsets(view.array()).zip(leaf_bytes(view.array())));
         let parts = parts.collect::<Option<_>>().ok_or_else(|| layout(views))?;
-        Ok(Self {
-            starts: views.starts(),
-            parts,
-        })
+        Ok(Self { starts: views.starts(), parts })
     }
 
     /// The bytes of a row.
@@ -228,15 +202,9 @@ impl<'a> Text<'a> {
         if &views.column().kind != asked {
             return Err(other_kind(views, asked.to_string()));
         }
-        let parts = views
-            .views()
-            .iter()
-            .map(|view| view.array().as_any().downcast_ref());
+        let parts = views.views().iter().map(|view| view.array().as_any().downcast_ref());
         let parts = parts.collect::<Option<_>>().ok_or_else(|| layout(views))?;
-        Ok(Self {
-            starts: views.starts(),
-            parts,
-        })
+        Ok(Self { starts: views.starts(), parts })
     }
 
     /// The text of a row.
@@ -274,10 +242,7 @@ pub struct Json<'a> {
 
 impl<'a> Json<'a> {
     pub(super) fn new(views: &'a Views) -> Result<Self, BatchError> {
-        Ok(Self {
-            column: views.name(),
-            texts: Text::new(views, &Kind::Json)?,
-        })
+        Ok(Self { column: views.name(), texts: Text::new(views, &Kind::Json)? })
     }
 
     /// The document's text.
@@ -296,11 +261,7 @@ impl<'a> Json<'a> {
     /// # Panics
     /// When the batch has no such row, as indexing does.
     pub fn parse<V: DeserializeOwned>(&self, row: usize) -> Result<V, BatchError> {
-        let failed = |error| BatchError::Json {
-            column: self.column.to_owned(),
-            row,
-            error,
-        };
+        let failed = |error| BatchError::Json { column: self.column.to_owned(), row, error };
         serde_json::from_str(self.text(row)).map_err(failed)
     }
 
@@ -315,20 +276,12 @@ impl<'a> Json<'a> {
     }
 }
 
-fn elements<'a, T: Element>(
-    views: &'a Views,
-    array: &'a dyn arrow::array::Array,
-) -> Result<&'a [T], BatchError> {
-    leaf_bytes(array)
-        .and_then(T::cast)
-        .ok_or_else(|| layout(views))
+fn elements<'a, T: Element>(views: &'a Views, array: &'a dyn arrow::array::Array) -> Result<&'a [T], BatchError> {
+    leaf_bytes(array).and_then(T::cast).ok_or_else(|| layout(views))
 }
 
 fn layout(views: &Views) -> BatchError {
-    BatchError::Layout {
-        column: views.name().to_owned(),
-        found: views.column().kind.clone(),
-    }
+    BatchError::Layout { column: views.name().to_owned(), found: views.column().kind.clone() }
 }
 
 fn other_kind(views: &Views, asked: String) -> BatchError {
@@ -338,10 +291,5 @@ fn other_kind(views: &Views, asked: String) -> BatchError {
         Kind::Ragged { dtype, .. } => format!("ragged::<{}>", rust(dtype)),
         kind => kind.to_string(),
     };
-    BatchError::Kind {
-        column: views.name().to_owned(),
-        found: views.column().kind.clone(),
-        asked,
-        with,
-    }
+    BatchError::Kind { column: views.name().to_owned(), found: views.column().kind.clone(), asked, with }
 }

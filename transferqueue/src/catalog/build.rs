@@ -138,14 +138,8 @@ fn expand(
 }
 
 /// A task's cursor, and its bit in the columns it reads and writes.
-fn cursor(
-    def: &Definition,
-    tables: &mut BTreeMap<PartitionId, Table>,
-    id: TaskId,
-    task: &definition::Task,
-) -> Cursor {
-    let position =
-        def.partitions.iter().position(|p| p.name == task.partition).expect("invariant: checked by `check`");
+fn cursor(def: &Definition, tables: &mut BTreeMap<PartitionId, Table>, id: TaskId, task: &definition::Task) -> Cursor {
+    let position = def.partitions.iter().position(|p| p.name == task.partition).expect("invariant: checked by `check`");
     let partition = PartitionId(position as u32);
     let table = tables.get_mut(&partition).expect("invariant: every declared partition has a table");
     let bit = 1 << table.tasks.len();

@@ -280,7 +280,7 @@ impl Catalog {
                         let cursor = &state.cursors[task.0 as usize];
                         if cursor.training.is_some() && found.owing & cursor.bit != 0 {
                             let (ordinal, admitted) = (group.ordinal, group.version);
-                            let (sample, span) = (found.sample, found.span);
+                            let (sample, span) = (found.sample, found.span());
                             rows.push(Trained { task, row, group: id, ordinal, sample, index, admitted, span });
                         }
                     }

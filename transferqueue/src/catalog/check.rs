@@ -93,7 +93,9 @@ fn birth(def: &Definition, partition: &Partition) -> Checked {
         return refuse(format!("partition `{name}` expands `{from}`, which does not exist; there are: {known}"));
     };
     let Birth::Put { capacity } = parent.birth else {
-        return refuse(format!("partition `{name}` expands `{from}`, which is itself an expansion; expand a partition that takes rows by put"));
+        return refuse(format!(
+            "partition `{name}` expands `{from}`, which is itself an expansion; expand a partition that takes rows by put"
+        ));
     };
     if *n == 0 {
         return refuse(format!("partition `{name}` expands each row of `{from}` into 0 rows; n is at least 1"));
@@ -101,15 +103,21 @@ fn birth(def: &Definition, partition: &Partition) -> Checked {
     for column in link {
         if !parent.columns.iter().any(|c| &c.name == column) {
             let known = names(parent.columns.iter().map(|c| c.name.as_str()));
-            return refuse(format!("partition `{name}` links column `{column}`, which `{from}` does not have; it has: {known}"));
+            return refuse(format!(
+                "partition `{name}` links column `{column}`, which `{from}` does not have; it has: {known}"
+            ));
         }
         if partition.columns.iter().any(|c| &c.name == column) {
-            return refuse(format!("partition `{name}` has a column `{column}` and links one of that name from `{from}`; rename one"));
+            return refuse(format!(
+                "partition `{name}` has a column `{column}` and links one of that name from `{from}`; rename one"
+            ));
         }
     }
     unique(&format!("link of `{name}`"), link.iter().map(String::as_str))?;
     if let (Gate::Every { .. }, Some(rows)) = (gate, capacity) {
-        return refuse(format!("partition `{name}` expands all rows of `{from}` at once, but puts into `{from}` wait at {rows} rows; give `{from}` no capacity"));
+        return refuse(format!(
+            "partition `{name}` expands all rows of `{from}` at once, but puts into `{from}` wait at {rows} rows; give `{from}` no capacity"
+        ));
     }
     Ok(())
 }
@@ -121,7 +129,9 @@ fn consumers(def: &Definition, index: usize, partition: &Partition) -> Checked {
         return refuse(format!("partition `{name}` has {tasks} tasks; at most {MAX_TASKS} are possible"));
     }
     if tasks == 0 && matches!(partition.birth, Birth::Expand { .. }) {
-        return refuse(format!("partition `{name}` (position {index}) has no task: its rows would be born and never used"));
+        return refuse(format!(
+            "partition `{name}` (position {index}) has no task: its rows would be born and never used"
+        ));
     }
     Ok(())
 }
@@ -130,7 +140,9 @@ fn reads_and_writes(def: &Definition, task: &Task) -> Checked {
     let Task { name, partition, .. } = task;
     let Some(table) = find(def, partition) else {
         let known = names(def.partitions.iter().map(|p| p.name.as_str()));
-        return refuse(format!("task `{name}` consumes partition `{partition}`, which does not exist; there are: {known}"));
+        return refuse(format!(
+            "task `{name}` consumes partition `{partition}`, which does not exist; there are: {known}"
+        ));
     };
     let links: &[String] = match &table.birth {
         Birth::Expand { link, .. } => link,
@@ -141,16 +153,22 @@ fn reads_and_writes(def: &Definition, task: &Task) -> Checked {
     for column in &task.reads {
         if !table.columns.iter().any(|c| &c.name == column) && !links.contains(column) {
             let known = names(table.columns.iter().map(|c| &*c.name).chain(links.iter().map(|l| &**l)));
-            return refuse(format!("task `{name}` reads column `{column}`, which `{partition}` does not have; it has: {known}"));
+            return refuse(format!(
+                "task `{name}` reads column `{column}`, which `{partition}` does not have; it has: {known}"
+            ));
         }
     }
     for column in &task.writes {
         if links.contains(column) {
-            return refuse(format!("task `{name}` writes column `{column}`, which `{partition}` only links; linked columns are read-only"));
+            return refuse(format!(
+                "task `{name}` writes column `{column}`, which `{partition}` only links; linked columns are read-only"
+            ));
         }
         if !table.columns.iter().any(|c| &c.name == column) {
             let known = names(table.columns.iter().map(|c| &*c.name));
-            return refuse(format!("task `{name}` writes column `{column}`, which `{partition}` does not have; it has: {known}"));
+            return refuse(format!(
+                "task `{name}` writes column `{column}`, which `{partition}` does not have; it has: {known}"
+            ));
         }
         if task.reads.contains(column) {
             return refuse(format!("task `{name}` reads and writes column `{column}`: it would wait for itself"));
@@ -172,7 +190,9 @@ fn claims(def: &Definition, task: &Task) -> Checked {
         && gate(table).is_none()
     {
         let partition = &task.partition;
-        return refuse(format!("task `{name}` claims cut batches of `{partition}`, whose rows come by put and are never cut; claim rows, or expand a partition from `{partition}`"));
+        return refuse(format!(
+            "task `{name}` claims cut batches of `{partition}`, whose rows come by put and are never cut; claim rows, or expand a partition from `{partition}`"
+        ));
     }
     Ok(())
 }
@@ -188,11 +208,17 @@ fn models(def: &Definition, task: &Task) -> Checked {
     }
     let Some(trains) = &task.trains else { return Ok(()) };
     if !matches!(task.per, Grain::Mini | Grain::Cycle) {
-        return refuse(format!("task `{name}` trains model `{}` but claims rows or groups; a training task claims cut batches (mini or cycle)", trains.model));
+        return refuse(format!(
+            "task `{name}` trains model `{}` but claims rows or groups; a training task claims cut batches (mini or cycle)",
+            trains.model
+        ));
     }
     let same = |t: &&Task| t.trains.as_ref().is_some_and(|t| t.model == trains.model);
     if let Some(other) = def.tasks.iter().filter(same).find(|t| t.name != task.name) {
-        return refuse(format!("tasks `{name}` and `{}` both train model `{}`; one task trains a model", other.name, trains.model));
+        return refuse(format!(
+            "tasks `{name}` and `{}` both train model `{}`; one task trains a model",
+            other.name, trains.model
+        ));
     }
     match &def.schedule {
         Some(plan) if plan.partition == task.partition => Ok(()),
@@ -212,13 +238,19 @@ fn producers(def: &Definition, partition: &Partition) -> Checked {
                     _ => false,
                 };
                 if !disjoint {
-                    return refuse(format!("tasks `{}` and `{}` both write column `{}` of `{name}`; give them filters that exclude each other, or another column", a.name, b.name, column.name));
+                    return refuse(format!(
+                        "tasks `{}` and `{}` both write column `{}` of `{name}`; give them filters that exclude each other, or another column",
+                        a.name, b.name, column.name
+                    ));
                 }
             }
         }
         let reader = tasks().find(|t| t.reads.contains(&column.name));
         if let (true, Some(reader), Birth::Expand { .. }) = (writers.is_empty(), reader, &partition.birth) {
-            return refuse(format!("task `{}` reads column `{}` of `{name}`, which no task writes", reader.name, column.name));
+            return refuse(format!(
+                "task `{}` reads column `{}` of `{name}`, which no task writes",
+                reader.name, column.name
+            ));
         }
     }
     Ok(())
@@ -249,10 +281,15 @@ fn schedule(def: &Definition, plan: &Schedule) -> Checked {
         return refuse(format!("the schedule trains partition `{name}`, which does not exist"));
     };
     if gate(partition) != Some(Gate::Schedule) {
-        return refuse(format!("the schedule trains partition `{name}`, whose rows are not admitted by the schedule; expand it with that gate"));
+        return refuse(format!(
+            "the schedule trains partition `{name}`, whose rows are not admitted by the schedule; expand it with that gate"
+        ));
     }
     if let Some(other) = def.partitions.iter().find(|p| gate(p) == Some(Gate::Schedule) && p.name != *name) {
-        return refuse(format!("partition `{}` is admitted by the schedule, which trains `{name}`; one partition is trained", other.name));
+        return refuse(format!(
+            "partition `{}` is admitted by the schedule, which trains `{name}`; one partition is trained",
+            other.name
+        ));
     }
     let (b, minis) = (plan.groups_per_cycle, plan.minis_per_cycle);
     if b == 0 || plan.total_cycles == 0 {
@@ -262,7 +299,9 @@ fn schedule(def: &Definition, plan: &Schedule) -> Checked {
         return refuse("the schedule's numbers of groups do not fit 64 bits".into());
     }
     if minis == 0 || !b.is_multiple_of(minis) {
-        return refuse(format!("{b} groups per cycle cannot be cut into {minis} equal mini-batches; choose a divisor of {b}"));
+        return refuse(format!(
+            "{b} groups per cycle cannot be cut into {minis} equal mini-batches; choose a divisor of {b}"
+        ));
     }
     let trainers: Vec<&Task> = def.tasks.iter().filter(|t| t.trains.is_some()).collect();
     let first = trainers.iter().filter_map(|t| t.trains.as_ref()).map(|t| t.from_cycle).min();
@@ -286,7 +325,10 @@ fn lag(plan: &Schedule) -> Checked {
                 Order::Admission => "admission",
                 Order::Completion => "completion",
             };
-            refuse(format!("max_lag {max} cannot be kept in {order} order: {} groups may be ahead of cycles of {}, which is a lag of {reach}; raise max_lag, lower the lag, or set drop_beyond", plan.ahead, plan.groups_per_cycle))
+            refuse(format!(
+                "max_lag {max} cannot be kept in {order} order: {} groups may be ahead of cycles of {}, which is a lag of {reach}; raise max_lag, lower the lag, or set drop_beyond",
+                plan.ahead, plan.groups_per_cycle
+            ))
         }
         _ => Ok(()),
     }
@@ -295,12 +337,18 @@ fn lag(plan: &Schedule) -> Checked {
 fn budget(def: &Definition, partition: &Partition, plan: &Schedule) -> Checked {
     let (Some(budget), Birth::Expand { n, .. }) = (def.budget, &partition.birth) else { return Ok(()) };
     if let Some(column) = partition.columns.iter().find(|c| c.keep && c.max_bytes.is_some()) {
-        return refuse(format!("column `{}` of `{}` is kept and counts against the budget, so the budget would fill up; declare no max_bytes for it", column.name, partition.name));
+        return refuse(format!(
+            "column `{}` of `{}` is kept and counts against the budget, so the budget would fill up; declare no max_bytes for it",
+            column.name, partition.name
+        ));
     }
     let row: u64 = partition.columns.iter().filter_map(|c| c.max_bytes).sum();
     let cycle = row.saturating_mul(u64::from(*n)).saturating_mul(plan.groups_per_cycle);
     if cycle > budget {
-        return refuse(format!("the budget of {budget} bytes is below one cycle of `{}`: {} groups × {n} rows × {row} bytes = {cycle}; raise the budget or make cycles smaller", partition.name, plan.groups_per_cycle));
+        return refuse(format!(
+            "the budget of {budget} bytes is below one cycle of `{}`: {} groups × {n} rows × {row} bytes = {cycle}; raise the budget or make cycles smaller",
+            partition.name, plan.groups_per_cycle
+        ));
     }
     Ok(())
 }

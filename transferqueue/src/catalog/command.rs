@@ -368,9 +368,13 @@ pub enum Reply {
     Put(Rows),
     Claimed(Claimed),
     /// `dropped`: named rows that someone else had dropped meanwhile; nothing of them was kept.
-    Written { dropped: Rows },
+    Written {
+        dropped: Rows,
+    },
     /// The same for a commit.
-    Committed { dropped: Rows },
+    Committed {
+        dropped: Rows,
+    },
     /// Nothing will ever come for this task again; for a put: the run needs no further rows, and these were not taken.
     Ended,
     /// Not now; the store waits and asks again.

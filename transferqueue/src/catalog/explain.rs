@@ -26,9 +26,16 @@ pub(crate) fn claim(state: &State, id: TaskId, limit: u64, now: Millis) -> Wait 
     let columns: Vec<String> = cursor.def.reads.iter().map(|name| format!("`{name}`")).collect();
     let of = if columns.is_empty() { String::new() } else { format!(" of {}", columns.join(", ")) };
     let (wants, have) = match cursor.counted {
-        Counted::Rows => (format!("up to {limit} rows{of}"), format!("{} ready of {} owed", cursor.ready.len(), owed(cursor))),
+        Counted::Rows => {
+            (format!("up to {limit} rows{of}"), format!("{} ready of {} owed", cursor.ready.len(), owed(cursor)))
+        }
         Counted::Groups(_) => {
-            let have = format!("{} whole ones ready; {} rows ready of {} owed", cursor.ready_groups.len(), cursor.ready.len(), owed(cursor));
+            let have = format!(
+                "{} whole ones ready; {} rows ready of {} owed",
+                cursor.ready_groups.len(),
+                cursor.ready.len(),
+                owed(cursor)
+            );
             (format!("up to {limit} groups{of}"), have)
         }
         Counted::Batches(tally) => batch(state, table, cursor, tally, &of),
@@ -102,7 +109,11 @@ fn blockers(state: &State, table: &Table, cursor: &Cursor, now: Millis, seen: &m
         if !writer.ready.is_empty() {
             *seen |= writer.bit;
             let batches = if matches!(writer.counted, Counted::Batches(_)) { " or is not cut yet" } else { "" };
-            causes.push(cause(&writer.def.name, writer.ready.len(), format!("ready: no worker has claimed it yet{batches}")));
+            causes.push(cause(
+                &writer.def.name,
+                writer.ready.len(),
+                format!("ready: no worker has claimed it yet{batches}"),
+            ));
         }
         if causes.len() == before {
             blockers(state, table, writer, now, seen, causes);
@@ -139,7 +150,11 @@ fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
     }
     if !cursor.done.is_empty() {
         let version = state.version + 1;
-        return Some(cause(&cursor.def.name, 0, format!("is done with {} rows; version {version} is not published", cursor.done.len())));
+        return Some(cause(
+            &cursor.def.name,
+            0,
+            format!("is done with {} rows; version {version} is not published", cursor.done.len()),
+        ));
     }
     let Some(expansion) = &table.expansion else {
         let open = format!("no row of `{}` is left, and it is not closed", table.name);

@@ -76,7 +76,7 @@ mod tests {
         assert!(!Predicate::disjoint(&is(3), &low));
         assert!(Predicate::disjoint(&is(1), &Predicate::Not(Box::new(is(1)))));
         assert!(Predicate::disjoint(&Predicate::All(vec![is(1), low.clone()]), &high));
-        assert!(Predicate::disjoint(&high, &Predicate::Any(vec![is(1), low.clone()])));
+        assert!(Predicate::disjoint(&high, &Predicate::Any(vec![is(1), low])));
         assert!(!Predicate::disjoint(&high, &Predicate::Any(vec![is(1), is(5)])));
         assert!(!Predicate::disjoint(&is(1), &Predicate::Is("other".into(), Tag::Int(2))));
     }

@@ -6,8 +6,8 @@ use super::{
     state::{
         State,
         cursor::Cursor,
-        pages::{Cell, place},
-        table::Table,
+        pages::place,
+        table::{Table, set_bits},
     },
 };
 use crate::{
@@ -37,42 +37,39 @@ impl State {
             sources.push(source);
             refs.push(ColumnRef { name: (*name).to_owned(), partition, column, runs: Vec::new() });
         }
-        let mut parent: Option<(GroupId, RowId)> = None;
+        // One pass over the rows, then one for each column: scattered rows then come from memory side by side.
+        let own = sources.iter().fold(0_u64, |mask, source| match source {
+            Source::Own(column) => mask | 1 << column,
+            Source::Link(..) => mask,
+        });
+        let mut places = Vec::with_capacity(rows.len() as usize);
         for id in rows.iter() {
             let (number, offset) = place(id);
-            let gone = || no_row(table, id);
-            let page = table.pages.page(number).ok_or_else(gone)?;
-            let row = page.row(offset).ok_or_else(gone)?;
-            for (source, found) in sources.iter().zip(&mut refs) {
-                let cell = match source {
-                    Source::Own(column) if row.held & 1 << column != 0 => page.cell(*column, offset),
-                    Source::Own(_) => None,
-                    Source::Link(table, column) => {
-                        let from = match parent {
-                            Some((group, from)) if group == row.group => from,
-                            _ => self.tables[&partition].groups.get(&row.group).map(|g| g.parent).ok_or_else(gone)?,
-                        };
-                        parent = Some((row.group, from));
-                        let held = table.pages.get(from).is_some_and(|row| row.held & 1 << column != 0);
-                        if held { table.pages.cell(from, *column) } else { None }
-                    }
-                };
-                match cell {
-                    Some(cell) => push(&mut found.runs, cell),
-                    None => {
-                        let sealed = matches!(source, Source::Own(c) if row.sealed & 1 << c == 0);
-                        return Err(Refusal::Cell {
-                            partition: table.name.clone(),
-                            column: found.name.clone(),
-                            row: id,
-                            found: if sealed { "not sealed yet".into() } else { "not held any more".into() },
-                            hint: "only cells that a declared reader still needs, or kept ones, can be read".into(),
-                        });
-                    }
-                }
+            let page = table.pages.page(number).ok_or_else(|| no_row(table, id))?;
+            let row = page.row(offset).ok_or_else(|| no_row(table, id))?;
+            page.read_ahead(offset);
+            places.push((id, page, offset));
+            if let Some(column) = set_bits(own & !row.held).next() {
+                return Err(no_cell(table, &table.fields[column].def.name, id, row.sealed & 1 << column != 0));
             }
         }
-        Ok(BatchRef { incarnation: self.incarnation, partition, rows: rows.clone(), columns: refs })
+        for (source, found) in sources.iter().zip(&mut refs) {
+            let mut from: Option<(GroupId, RowId)> = None;
+            for &(id, page, offset) in &places {
+                let cell = match source {
+                    Source::Own(column) => page.spot(*column, offset),
+                    Source::Link(parent, column) => {
+                        let group = page.row(offset).map(|row| row.group).expect("invariant: seen above");
+                        if from.is_none_or(|(seen, _)| seen != group) {
+                            from = table.groups.get(&group).map(|found| (group, found.parent));
+                        }
+                        from.and_then(|(_, row)| parent.pages.spot(row, *column))
+                    }
+                };
+                push(&mut found.runs, cell.ok_or_else(|| no_cell(table, &found.name, id, true))?);
+            }
+        }
+        Ok(BatchRef { incarnation: self.incarnation(), partition, rows: rows.clone(), columns: refs })
     }
 
     fn source<'a>(
@@ -114,8 +111,7 @@ impl State {
                 _ => table.origin(id, row),
             };
             origin = Some((row.group, (ordinal, version)));
-            let tags = row.tags.as_deref().cloned().unwrap_or_default();
-            let (group, sample, span) = (row.group, row.sample, row.span);
+            let (group, sample, span, tags) = (row.group, row.sample, row.span(), row.tags());
             heads.push(RowHead { row: id, group, ordinal, sample, version, span, tags });
         }
         Ok(heads)
@@ -127,25 +123,27 @@ impl State {
         Some(row.sealed.checked_shr(u32::from(column.0)).unwrap_or(0) & 1 == 1)
     }
 
-    /// Bytes of a row's first ragged column that a task reads; 0 without one.
-    pub(crate) fn length(&self, table: &Table, cursor: &Cursor, id: RowId) -> u64 {
-        let ragged = |kind: &Kind| matches!(kind, Kind::Ragged { .. });
-        for name in &cursor.def.reads {
-            if let Some(column) = table.column(name) {
-                if ragged(&table.fields[column].def.kind) {
-                    return table.pages.cell(id, column).map_or(0, |cell| u64::from(cell.bytes));
+    /// How to tell a row's length: bytes of the first ragged column that a task reads; 0 without one.
+    pub(crate) fn length<'a>(&'a self, table: &'a Table, cursor: &Cursor) -> impl Fn(RowId) -> u64 + 'a {
+        let source = cursor.def.reads.iter().find_map(|name| {
+            let (source, _, column) = self.source(cursor.partition, table, name).ok()?;
+            let at = match source {
+                Source::Own(_) => table,
+                Source::Link(parent, _) => parent,
+            };
+            matches!(at.fields[usize::from(column.0)].def.kind, Kind::Ragged { .. }).then_some(source)
+        });
+        move |row| {
+            let cell = match source {
+                None => None,
+                Some(Source::Own(column)) => table.pages.cell(row, column),
+                Some(Source::Link(parent, column)) => {
+                    let group = table.pages.get(row).and_then(|row| table.groups.get(&row.group));
+                    group.and_then(|group| parent.pages.cell(group.parent, column))
                 }
-            } else if let Some(expansion) = &table.expansion
-                && let Some(&(_, column)) = expansion.links.iter().find(|(link, _)| link == name)
-                && let Some(parent) = self.tables.get(&expansion.parent)
-                && ragged(&parent.fields[usize::from(column)].def.kind)
-            {
-                let from = table.pages.get(id).and_then(|row| table.groups.get(&row.group)).map(|group| group.parent);
-                let cell = from.and_then(|from| parent.pages.cell(from, usize::from(column)));
-                return cell.map_or(0, |cell| u64::from(cell.bytes));
-            }
+            };
+            cell.map_or(0, |cell| u64::from(cell.bytes))
         }
-        0
     }
 }
 
@@ -158,14 +156,24 @@ fn no_row(table: &Table, row: RowId) -> Refusal {
     Refusal::NoRow { partition: table.name.clone(), row, hint }
 }
 
+fn no_cell(table: &Table, column: &str, row: RowId, sealed: bool) -> Refusal {
+    Refusal::Cell {
+        partition: table.name.clone(),
+        column: column.to_owned(),
+        row,
+        found: if sealed { "not held any more".into() } else { "not sealed yet".into() },
+        hint: "only cells that a declared reader still needs, or kept ones, can be read".into(),
+    }
+}
+
 /// Lengthens the last run by a cell that follows it, or begins a new one.
-fn push(runs: &mut Vec<CellRun>, cell: Cell) {
+fn push(runs: &mut Vec<CellRun>, cell: CellRun) {
     match runs.last_mut() {
         Some(run)
             if run.chunk == cell.chunk && run.generation == cell.generation && run.slot + run.len == cell.slot =>
         {
             run.len += 1;
         }
-        _ => runs.push(CellRun { chunk: cell.chunk, generation: cell.generation, slot: cell.slot, len: 1 }),
+        _ => runs.push(cell),
     }
 }

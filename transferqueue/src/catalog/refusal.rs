@@ -30,19 +30,29 @@ pub enum Refusal {
     NoRow { partition: String, row: RowId, hint: String },
     #[error("this call needs a session; open one first")]
     NoSession,
-    #[error("session {session} has ended (closed, or silent for longer than {timeout_ms} ms): its leases went back; open a new session and claim again")]
+    #[error(
+        "session {session} has ended (closed, or silent for longer than {timeout_ms} ms): its leases went back; open a new session and claim again"
+    )]
     SessionEnded { session: SessionId, timeout_ms: u64 },
-    #[error("session {session} sent call {found}, expected {expected} (or one of the {kept} before it, to hear the same reply again)")]
+    #[error(
+        "session {session} sent call {found}, expected {expected} (or one of the {kept} before it, to hear the same reply again)"
+    )]
     Sequence { session: SessionId, found: u64, expected: u64, kept: u64 },
-    #[error("lease {lease} has ended (expired, committed, or given back): its rows may be with another worker; drop the result and claim again")]
+    #[error(
+        "lease {lease} has ended (expired, committed, or given back): its rows may be with another worker; drop the result and claim again"
+    )]
     LeaseEnded { lease: LeaseId },
     #[error("lease {lease} belongs to session {owner}, not to session {caller}")]
     NotYours { lease: LeaseId, owner: SessionId, caller: SessionId },
     #[error("rows {rows} are not under lease {lease}; it holds {held}")]
     NotLeased { lease: LeaseId, rows: Rows, held: Rows },
-    #[error("task `{task}` does not declare column `{column}` (position {id}) of `{partition}` in its writes; writes: {writes}")]
+    #[error(
+        "task `{task}` does not declare column `{column}` (position {id}) of `{partition}` in its writes; writes: {writes}"
+    )]
     NotWriter { task: String, partition: String, column: String, id: ColumnId, writes: String },
-    #[error("task `{task}` cannot commit rows {rows} of `{partition}`: column `{column}` is not sealed there; write and seal it, or drop the rows in the same commit")]
+    #[error(
+        "task `{task}` cannot commit rows {rows} of `{partition}`: column `{column}` is not sealed there; write and seal it, or drop the rows in the same commit"
+    )]
     Unsealed { task: String, partition: String, column: String, rows: Rows },
     #[error("column `{column}` of `{partition}`, row {row}: {found}; {hint}")]
     Cell { partition: String, column: String, row: RowId, found: String, hint: String },
@@ -66,7 +76,9 @@ pub enum Refusal {
     Poisoned { task: String, row: RowId, error: String },
     #[error("claim of task `{task}`: {found}; expected {expected}")]
     Claim { task: String, found: String, expected: String },
-    #[error("record {found} does not follow: expected record {expected} of form {form}; the log has a gap or is of another catalog")]
+    #[error(
+        "record {found} does not follow: expected record {expected} of form {form}; the log has a gap or is of another catalog"
+    )]
     Log { found: u64, expected: u64, form: u32 },
 }
 

@@ -3,6 +3,8 @@
 //! A [`Sampler`] sees a [`Pool`] of ids (rows, or groups for whole-group claims, whose rows then come together) and runs
 //! inside `decide`; the event carries its choice, so replay never asks it again.
 
+use std::{cmp::Reverse, collections::BinaryHeap};
+
 use rustc_hash::FxHashSet;
 
 use super::{bits::Bits, definition::Sampling, limits::BALANCE_WINDOW, rng::Rng};
@@ -71,7 +73,7 @@ impl Sampler for Shuffled {
         }
         let mut ranks: Vec<u64> = ranks.into_iter().collect();
         ranks.sort_unstable();
-        let mut ids: Vec<u64> = ranks.into_iter().filter_map(|rank| pool.ids.select(rank)).collect();
+        let mut ids = pool.ids.select(ranks);
         for i in (1..ids.len()).rev() {
             ids.swap(i, rng.below(i as u64 + 1) as usize);
         }
@@ -105,63 +107,39 @@ impl Sampler for Balanced {
     }
 }
 
-/// A partial solution of the differencing method: `k` sets by falling sum, each a chain of items.
-struct Partial {
-    sums: Vec<u64>,
-    /// First and last item of each set.
-    chains: Vec<(u32, u32)>,
-}
-
-impl Partial {
-    fn spread(&self) -> u64 {
-        self.sums[0] - self.sums[self.sums.len() - 1]
-    }
-}
-
 /// Divides items into `k` sets of equal size with nearly equal sums: the largest differencing method of Karmarkar and Karp
 /// ("The differencing method of set partitioning", 1982) in its balanced form (Michiels, Korst, Aarts and van Leeuwen,
 /// 2003). Items are sorted, `k` neighbours form a partial solution, and the two partial solutions with the largest spread
 /// are joined, largest set with smallest, until one is left. `k` divides the number of items.
 pub(crate) fn partition(weights: &[u64], k: usize) -> Vec<Vec<u32>> {
-    let mut order: Vec<u32> = (0..weights.len() as u32).collect();
-    order.sort_unstable_by_key(|&i| (std::cmp::Reverse(weights[i as usize]), i));
+    let mut items: Vec<(u64, u32)> = weights.iter().copied().zip(0..).collect();
+    items.sort_unstable_by_key(|&(weight, item)| (Reverse(weight), item));
+    // The sets of partial solution p are at p·k..(p + 1)·k, by falling sum: (sum, first item, last item) of a chain.
+    let mut sets: Vec<(u64, u32, u32)> = items.iter().map(|&(weight, item)| (weight, item, item)).collect();
     let mut next: Vec<u32> = vec![u32::MAX; weights.len()];
-    let mut partials: Vec<Partial> = order
-        .chunks_exact(k)
-        .map(|block| Partial {
-            sums: block.iter().map(|&i| weights[i as usize]).collect(),
-            chains: block.iter().map(|&i| (i, i)).collect(),
-        })
-        .collect();
-    let mut heap: std::collections::BinaryHeap<(u64, std::cmp::Reverse<u32>)> =
-        partials.iter().zip(0..).map(|(partial, i)| (partial.spread(), std::cmp::Reverse(i))).collect();
+    let spread = |sets: &[(u64, u32, u32)], p: usize| sets[p * k].0 - sets[p * k + k - 1].0;
+    let mut heap: BinaryHeap<(u64, Reverse<usize>)> =
+        (0..sets.len() / k).map(|p| (spread(&sets, p), Reverse(p))).collect();
     while heap.len() > 1 {
-        let (Some((_, std::cmp::Reverse(a))), Some((_, std::cmp::Reverse(b)))) = (heap.pop(), heap.pop()) else { break };
-        let taken = std::mem::replace(&mut partials[b as usize], Partial { sums: Vec::new(), chains: Vec::new() });
-        let target = &mut partials[a as usize];
-        let mut joined: Vec<(u64, (u32, u32))> = (0..k)
-            .map(|i| {
-                let ((head, tail), (head2, tail2)) = (target.chains[i], taken.chains[k - 1 - i]);
-                next[tail as usize] = head2;
-                (target.sums[i] + taken.sums[k - 1 - i], (head, tail2))
-            })
-            .collect();
-        joined.sort_unstable_by_key(|&(sum, (head, _))| (std::cmp::Reverse(sum), head));
-        for (i, (sum, chain)) in joined.into_iter().enumerate() {
-            (target.sums[i], target.chains[i]) = (sum, chain);
+        let (Some((_, Reverse(a))), Some((_, Reverse(b)))) = (heap.pop(), heap.pop()) else { break };
+        for i in 0..k {
+            let (sum, first, last) = sets[b * k + k - 1 - i];
+            let set = &mut sets[a * k + i];
+            next[set.2 as usize] = first;
+            *set = (set.0 + sum, set.1, last);
         }
-        heap.push((target.spread(), std::cmp::Reverse(a)));
+        sets[a * k..(a + 1) * k].sort_unstable_by_key(|&(sum, first, _)| (Reverse(sum), first));
+        heap.push((spread(&sets, a), Reverse(a)));
     }
-    let Some((_, std::cmp::Reverse(last))) = heap.pop() else { return Vec::new() };
-    let chains = &partials[last as usize].chains;
-    let walk = |&(head, tail): &(u32, u32)| {
-        let mut set = vec![head];
-        while let Some(&item) = set.last().filter(|&&item| item != tail) {
+    let Some((_, Reverse(whole))) = heap.pop() else { return Vec::new() };
+    let walk = |&(_, first, last): &(u64, u32, u32)| {
+        let mut set = vec![first];
+        while let Some(&item) = set.last().filter(|&&item| item != last) {
             set.push(next[item as usize]);
         }
         set
     };
-    chains.iter().map(walk).collect()
+    sets[whole * k..(whole + 1) * k].iter().map(walk).collect()
 }
 
 #[cfg(test)]

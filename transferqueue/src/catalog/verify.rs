@@ -53,7 +53,7 @@ impl State {
             holds(|| format!("row {row}: sealed and void overlap"), found.sealed & found.void == 0)?;
             holds(|| format!("row {row}: held but not sealed"), found.held & !found.sealed == 0)?;
             equal(|| format!("holds of row {row}"), found.holds, self.children_holding(id, table, row))?;
-            keys += usize::from(found.key.as_ref().is_some_and(|key| table.keys.get(&**key) == Some(&row)));
+            keys += usize::from(found.key().is_some_and(|key| table.keys.get(key) == Some(&row)));
             if table.lasting() {
                 continue;
             }
@@ -71,7 +71,7 @@ impl State {
     }
 
     /// Children that still need a row of their parent.
-    fn children_holding(&self, id: PartitionId, table: &Table, row: RowId) -> u32 {
+    fn children_holding(&self, id: PartitionId, table: &Table, row: RowId) -> u16 {
         let holding = |child: &&PartitionId| {
             let Some(child) = self.tables.get(child) else { return false };
             let Some(expansion) = child.expansion.as_ref().filter(|e| e.parent == id) else { return false };
@@ -81,7 +81,7 @@ impl State {
                 Gate::Schedule => child.groups.values().any(|group| group.parent == row && group.owed > 0),
             }
         };
-        table.children.iter().filter(holding).count() as u32
+        table.children.iter().filter(holding).count() as u16
     }
 
     fn verify_groups(&self, table: &Table) -> Verdict {
@@ -89,12 +89,13 @@ impl State {
         for (id, group) in &table.groups {
             let rows: Vec<_> = group.rows().filter_map(|row| Some((row, table.pages.get(row)?))).collect();
             seen += rows.len() as u64;
-            let count = |test: &dyn Fn(&super::state::pages::Row) -> bool| rows.iter().filter(|(_, r)| test(r)).count() as u32;
+            let count =
+                |test: &dyn Fn(&super::state::pages::Row) -> bool| rows.iter().filter(|(_, r)| test(r)).count() as u32;
             equal(|| format!("live of group {id}"), group.live, rows.len() as u32)?;
             holds(|| format!("group {id} has no row"), group.live > 0)?;
             equal(|| format!("owed of group {id}"), group.owed, count(&|row| row.wanted() != 0))?;
             equal(|| format!("incomplete of group {id}"), group.incomplete, count(&|row| !table.complete(row)))?;
-            equal(|| format!("noted of group {id}"), group.noted, count(&|row| row.span.is_some()))?;
+            equal(|| format!("noted of group {id}"), group.noted, count(&|row| row.span().is_some()))?;
             equal(|| format!("completed of group {id}"), group.completed.is_some(), group.incomplete == 0)?;
             for task in &table.tasks {
                 let cursor = &self.cursors[task.0 as usize];
@@ -220,7 +221,8 @@ fn verify_bytes(table: &Table) -> Verdict {
         for column in 0..columns {
             let bit = 1 << column;
             if found.held & bit != 0 {
-                let cell = table.pages.cell(row, column).ok_or_else(|| format!("row {row}: held cell without a place"))?;
+                let cell =
+                    table.pages.cell(row, column).ok_or_else(|| format!("row {row}: held cell without a place"))?;
                 cells[column] += 1;
                 live[column] += u64::from(cell.bytes);
             }

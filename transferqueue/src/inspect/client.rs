@@ -24,14 +24,9 @@ impl Client {
     /// [`InspectError::Io`] when nobody serves there.
     pub fn connect(path: &Path) -> Result<Self, InspectError> {
         let stream = UnixStream::connect(path).map_err(InspectError::io(path, "connect"))?;
-        let timeouts = stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
+        let timeouts = stream.set_read_timeout(Some(PATIENCE)).and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
         timeouts.map_err(InspectError::io(path, "set timeouts"))?;
-        Ok(Self {
-            path: path.to_owned(),
-            stream: BufReader::new(stream),
-        })
+        Ok(Self { path: path.to_owned(), stream: BufReader::new(stream) })
     }
 
     /// Asks.
@@ -42,15 +37,9 @@ impl Client {
     pub fn get(&mut self, request: &Request) -> Result<Reply, InspectError> {
         let mut line = serde_json::to_vec(request).expect("invariant: requests are plain values");
         line.push(b'\n');
-        self.stream
-            .get_mut()
-            .write_all(&line)
-            .map_err(InspectError::io(&self.path, "ask"))?;
+        self.stream.get_mut().write_all(&line).map_err(InspectError::io(&self.path, "ask"))?;
         let mut text = String::new();
-        let read = self
-            .stream
-            .read_line(&mut text)
-            .map_err(InspectError::io(&self.path, "hear the answer"))?;
+        let read = self.stream.read_line(&mut text).map_err(InspectError::io(&self.path, "hear the answer"))?;
         if read == 0 {
             return Err(InspectError::Protocol {
                 path: self.path.clone(),
@@ -60,10 +49,7 @@ impl Client {
         match serde_json::from_str(&text) {
             Ok(Reply::Error(what)) => Err(InspectError::Refused { what }),
             Ok(reply) => Ok(reply),
-            Err(error) => Err(InspectError::Protocol {
-                path: self.path.clone(),
-                found: error.to_string(),
-            }),
+            Err(error) => Err(InspectError::Protocol { path: self.path.clone(), found: error.to_string() }),
         }
     }
 }

@@ -95,11 +95,7 @@ pub enum Reply {
 pub enum InspectError {
     /// The operating system refused.
     #[error("control socket {}: cannot {what}: {error}", .path.display())]
-    Io {
-        path: PathBuf,
-        what: &'static str,
-        error: io::Error,
-    },
+    Io { path: PathBuf, what: &'static str, error: io::Error },
     /// Someone else serves there.
     #[error("control socket {}: another process serves there; end it or choose another run name", .path.display())]
     Taken { path: PathBuf },
@@ -126,23 +122,13 @@ pub fn answer(store: &Store, request: &Request) -> Reply {
             Request::Tasks => Reply::Tasks(store.with_state(|state, now| state.tasks(now))?),
             Request::Columns => Reply::Columns(status::columns(store)?),
             Request::Ledger => Reply::Ledger(store.with_state(|state, _| state.ledger())?),
-            Request::Partitions => {
-                Reply::Partitions(store.with_state(|state, _| state.partitions())?)
-            }
-            Request::Sessions => {
-                Reply::Sessions(store.with_state(|state, now| state.sessions(now))?)
-            }
+            Request::Partitions => Reply::Partitions(store.with_state(|state, _| state.partitions())?),
+            Request::Sessions => Reply::Sessions(store.with_state(|state, now| state.sessions(now))?),
             Request::Versions => Reply::Versions(store.with_state(|state, _| state.weights())?),
-            Request::Peek {
-                partition,
-                rows,
-                columns,
-            } => {
-                return peek::peek(store, partition, rows.as_deref(), columns).map(|peeked| {
-                    match peeked {
-                        Ok(peek) => Reply::Peek(peek),
-                        Err(what) => Reply::Error(what),
-                    }
+            Request::Peek { partition, rows, columns } => {
+                return peek::peek(store, partition, rows.as_deref(), columns).map(|peeked| match peeked {
+                    Ok(peek) => Reply::Peek(peek),
+                    Err(what) => Reply::Error(what),
                 });
             }
         })

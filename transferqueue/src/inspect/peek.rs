@@ -71,24 +71,14 @@ pub(super) fn peek(
     };
     let shown: Rows = wanted.iter().take(MAX_ROWS).collect();
     let columns = match columns {
-        [] => description
-            .columns
-            .iter()
-            .map(|column| column.name.clone())
-            .collect(),
+        [] => description.columns.iter().map(|column| column.name.clone()).collect(),
         columns => columns.to_vec(),
     };
     let heads = match store.with_state(|state, _| state.heads(id, &shown))? {
         Ok(heads) => heads,
         Err(refusal) => return Ok(Err(refusal.to_string())),
     };
-    let mut rows: Vec<PeekedRow> = heads
-        .into_iter()
-        .map(|head| PeekedRow {
-            head,
-            cells: BTreeMap::new(),
-        })
-        .collect();
+    let mut rows: Vec<PeekedRow> = heads.into_iter().map(|head| PeekedRow { head, cells: BTreeMap::new() }).collect();
     for name in &columns {
         for row in &mut rows {
             let one = Rows::run(row.head.row, 1);
@@ -103,12 +93,7 @@ pub(super) fn peek(
         }
     }
     let more = wanted.len() - shown.len();
-    Ok(Ok(Peek {
-        partition: partition.to_owned(),
-        columns,
-        rows,
-        more,
-    }))
+    Ok(Ok(Peek { partition: partition.to_owned(), columns, rows, more }))
 }
 
 /// The cell of a batch with one row.
@@ -139,10 +124,7 @@ fn cell(batch: &Batch, column: &str) -> Result<Cell, BatchError> {
         Kind::Dense { dtype, shape } => {
             let cell = any!(dtype, dense);
             match (shape.is_empty(), cell.value) {
-                (true, Value::Array(mut scalar)) => Cell {
-                    len: 1,
-                    value: scalar.pop().unwrap_or_default(),
-                },
+                (true, Value::Array(mut scalar)) => Cell { len: 1, value: scalar.pop().unwrap_or_default() },
                 (_, value) => Cell { value, ..cell },
             }
         }
@@ -151,15 +133,8 @@ fn cell(batch: &Batch, column: &str) -> Result<Cell, BatchError> {
         Kind::Json => text(batch.json(column)?.text(0)),
         Kind::Binary => {
             let bytes = batch.binary(column)?.row(0);
-            let first: String = bytes
-                .iter()
-                .take(MAX_ELEMENTS)
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
-            Cell {
-                len: bytes.len() as u64,
-                value: Value::from(first),
-            }
+            let first: String = bytes.iter().take(MAX_ELEMENTS).map(|byte| format!("{byte:02x}")).collect();
+            Cell { len: bytes.len() as u64, value: Value::from(first) }
         }
     })
 }

@@ -10,26 +10,13 @@ impl Reply {
             Self::Status(status) => self::status(status),
             Self::Tasks(tasks) => self::tasks(tasks),
             Self::Columns(columns) => {
-                let head = [
-                    "partition",
-                    "column",
-                    "kind",
-                    "cells",
-                    "live",
-                    "dead",
-                    "freed",
-                    "pinned",
-                    "owed to",
-                ];
+                let head = ["partition", "column", "kind", "cells", "live", "dead", "freed", "pinned", "owed to"];
                 grid(
                     &head,
                     columns.iter().map(|column| {
                         let account = &column.account;
-                        let owed: Vec<_> = account
-                            .readers_owing
-                            .iter()
-                            .map(|(task, rows)| format!("{task} {rows}"))
-                            .collect();
+                        let owed: Vec<_> =
+                            account.readers_owing.iter().map(|(task, rows)| format!("{task} {rows}")).collect();
                         [
                             account.partition.clone(),
                             account.column.clone(),
@@ -46,15 +33,7 @@ impl Reply {
             }
             Self::Ledger(entries) => ledger(entries),
             Self::Partitions(partitions) => {
-                let head = [
-                    "id",
-                    "partition",
-                    "live",
-                    "born",
-                    "groups",
-                    "closed",
-                    "reserved",
-                ];
+                let head = ["id", "partition", "live", "born", "groups", "closed", "reserved"];
                 grid(
                     &head,
                     partitions.iter().map(|p| {
@@ -108,17 +87,11 @@ fn status(status: &Status) -> String {
     let mut lines = vec![
         ("pid", status.pid.to_string()),
         ("up", seconds(status.up_ms)),
-        (
-            "version",
-            format!("{} (lineage {})", status.version, status.lineage),
-        ),
+        ("version", format!("{} (lineage {})", status.version, status.lineage)),
     ];
     if let Some(schedule) = &status.schedule {
         let over = if schedule.over { ", over" } else { "" };
-        lines.push((
-            "cycle",
-            format!("{} of {}{over}", schedule.cycle, schedule.total_cycles),
-        ));
+        lines.push(("cycle", format!("{} of {}{over}", schedule.cycle, schedule.total_cycles)));
         lines.push((
             "groups",
             format!(
@@ -133,26 +106,13 @@ fn status(status: &Status) -> String {
             ),
         ));
         if !schedule.batches.is_empty() {
-            let batch = |(index, groups, left): &(u64, u64, u64)| {
-                format!("{index}: {groups} groups, {left} rows left")
-            };
-            lines.push((
-                "batches",
-                schedule
-                    .batches
-                    .iter()
-                    .map(batch)
-                    .collect::<Vec<_>>()
-                    .join("; "),
-            ));
+            let batch = |(index, groups, left): &(u64, u64, u64)| format!("{index}: {groups} groups, {left} rows left");
+            lines.push(("batches", schedule.batches.iter().map(batch).collect::<Vec<_>>().join("; ")));
         }
     }
     let total = &status.bytes;
     lines.extend([
-        (
-            "rows",
-            format!("{} live, {} leased", status.rows, status.leased),
-        ),
+        ("rows", format!("{} live, {} leased", status.rows, status.leased)),
         ("sessions", status.sessions.to_string()),
         (
             "bytes",
@@ -170,35 +130,18 @@ fn status(status: &Status) -> String {
     if let Some(reason) = &status.stopped {
         lines.push(("stopping", reason.clone()));
     }
-    lines
-        .iter()
-        .map(|(name, value)| format!("{name:<10} {value}\n"))
-        .collect()
+    lines.iter().map(|(name, value)| format!("{name:<10} {value}\n")).collect()
 }
 
 fn tasks(tasks: &[TaskView]) -> String {
-    let head = [
-        "task",
-        "partition",
-        "backlog",
-        "ready",
-        "done",
-        "leased",
-        "held by",
-        "waits for",
-    ];
+    let head = ["task", "partition", "backlog", "ready", "done", "leased", "held by", "waits for"];
     grid(
         &head,
         tasks.iter().map(|task| {
             let held = task.leases.iter().map(|lease| {
-                let progress = lease
-                    .progress
-                    .map_or_else(String::new, |progress| format!(", progress {progress}"));
+                let progress = lease.progress.map_or_else(String::new, |progress| format!(", progress {progress}"));
                 let (id, holder, time) = (lease.lease, &lease.holder, seconds(lease.for_ms));
-                format!(
-                    "{holder}: {} rows, lease {id}, {time}{progress}",
-                    lease.rows
-                )
+                format!("{holder}: {} rows, lease {id}, {time}{progress}", lease.rows)
             });
             let waits = match (&task.wait, task.ended) {
                 (_, true) => "ended".to_owned(),
@@ -211,11 +154,7 @@ fn tasks(tasks: &[TaskView]) -> String {
                 task.backlog.to_string(),
                 task.ready.to_string(),
                 task.done.to_string(),
-                task.leases
-                    .iter()
-                    .map(|lease| lease.rows)
-                    .sum::<u64>()
-                    .to_string(),
+                task.leases.iter().map(|lease| lease.rows).sum::<u64>().to_string(),
                 held.collect::<Vec<_>>().join("; "),
                 waits,
             ]
@@ -224,23 +163,11 @@ fn tasks(tasks: &[TaskView]) -> String {
 }
 
 fn ledger(entries: &[LedgerEntry]) -> String {
-    let head = [
-        "partition",
-        "task",
-        "owed",
-        "consumed",
-        "live",
-        "dropped",
-        "balanced",
-    ];
+    let head = ["partition", "task", "owed", "consumed", "live", "dropped", "balanced"];
     grid(
         &head,
         entries.iter().map(|entry| {
-            let dropped: Vec<_> = entry
-                .dropped
-                .iter()
-                .map(|(reason, rows)| format!("{reason} {rows}"))
-                .collect();
+            let dropped: Vec<_> = entry.dropped.iter().map(|(reason, rows)| format!("{reason} {rows}")).collect();
             [
                 entry.partition.clone(),
                 entry.task.clone(),
@@ -255,10 +182,8 @@ fn ledger(entries: &[LedgerEntry]) -> String {
 }
 
 fn peek(peek: &Peek) -> String {
-    let head: Vec<&str> = ["row", "group", "version", "tags"]
-        .into_iter()
-        .chain(peek.columns.iter().map(String::as_str))
-        .collect();
+    let head: Vec<&str> =
+        ["row", "group", "version", "tags"].into_iter().chain(peek.columns.iter().map(String::as_str)).collect();
     let mut text = grid(
         &head,
         peek.rows.iter().map(|row| {
@@ -276,19 +201,12 @@ fn peek(peek: &Peek) -> String {
                 version,
                 row.head.tags.iter().map(tag).collect::<Vec<_>>().join(" "),
             ];
-            line.extend(
-                peek.columns
-                    .iter()
-                    .map(|column| row.cells.get(column).map_or("absent".to_owned(), cell)),
-            );
+            line.extend(peek.columns.iter().map(|column| row.cells.get(column).map_or("absent".to_owned(), cell)));
             line
         }),
     );
     if peek.more > 0 {
-        text.push_str(&format!(
-            "and {} rows more; ask for them with --rows\n",
-            peek.more
-        ));
+        text.push_str(&format!("and {} rows more; ask for them with --rows\n", peek.more));
     }
     text
 }
@@ -300,11 +218,7 @@ fn cell(cell: &Cell) -> String {
         value => (value.to_string(), 1),
     };
     let width: String = text.chars().take(60).collect();
-    if width.len() < text.len() || (shown as u64) < cell.len {
-        format!("{width}… ({})", cell.len)
-    } else {
-        text
-    }
+    if width.len() < text.len() || (shown as u64) < cell.len { format!("{width}… ({})", cell.len) } else { text }
 }
 
 /// Left-aligned columns, two spaces apart; numbers right-aligned.
@@ -313,9 +227,7 @@ fn grid<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Str
     let numeric = |i: usize| {
         let cells = rows.iter().map(|row| row.as_ref()[i].as_str());
         !rows.is_empty()
-            && cells.clone().all(|cell| {
-                cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([' ', ','])
-            })
+            && cells.clone().all(|cell| cell.starts_with(|c: char| c.is_ascii_digit()) && !cell.contains([' ', ',']))
     };
     let width = |i: usize| {
         let cells = rows.iter().map(|row| row.as_ref()[i].chars().count());
@@ -329,9 +241,7 @@ fn grid<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Str
         });
         format!("{}\n", padded.collect::<Vec<_>>().join("  ").trim_end())
     };
-    let body = rows
-        .iter()
-        .map(|row| line(row.as_ref().iter().map(String::as_str).collect()));
+    let body = rows.iter().map(|row| line(row.as_ref().iter().map(String::as_str).collect()));
     std::iter::once(line(head.to_vec())).chain(body).collect()
 }
 

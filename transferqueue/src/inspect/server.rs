@@ -34,6 +34,9 @@ const IDLE: Duration = Duration::from_secs(120);
 /// A client that does not take its reply for this long is let go.
 const SLOW: Duration = Duration::from_secs(5);
 
+/// After an accept that failed (no file descriptors left) the next one waits this long.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// A served control socket. Dropping it closes every connection and removes the file.
 pub struct Server {
     path: PathBuf,
@@ -61,34 +64,21 @@ struct Client {
 /// [`InspectError`] when another process serves there, or the socket cannot be made.
 pub fn serve(store: &Store, path: &Path) -> Result<Server, InspectError> {
     if UnixStream::connect(path).is_ok() {
-        return Err(InspectError::Taken {
-            path: path.to_owned(),
-        });
+        return Err(InspectError::Taken { path: path.to_owned() });
     }
     let failed = |what| InspectError::io(path, what);
     // Made under another name and renamed once it is private: nobody else can connect in between.
     let draft = path.with_extension(format!("{}.sock", std::process::id()));
     drop(fs::remove_file(&draft));
     let listener = UnixListener::bind(&draft).map_err(failed("make the socket"))?;
-    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600))
-        .map_err(failed("make the socket private"))?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o600)).map_err(failed("make the socket private"))?;
     fs::rename(&draft, path).map_err(failed("name the socket"))?;
-    let listening = UnixStream::from(OwnedFd::from(
-        listener.try_clone().map_err(failed("share the socket"))?,
-    ));
+    let listening = UnixStream::from(OwnedFd::from(listener.try_clone().map_err(failed("share the socket"))?));
     let shared = Arc::new(Shared::default());
     let (store, accepting) = (store.clone(), shared.clone());
     let run = move || accept(&listener, &store, &accepting);
-    let acceptor = Builder::new()
-        .name("tq-inspect".to_owned())
-        .spawn(run)
-        .map_err(failed("start a thread"))?;
-    Ok(Server {
-        path: path.to_owned(),
-        shared,
-        listening,
-        acceptor: Some(acceptor),
-    })
+    let acceptor = Builder::new().name("tq-inspect".to_owned()).spawn(run).map_err(failed("start a thread"))?;
+    Ok(Server { path: path.to_owned(), shared, listening, acceptor: Some(acceptor) })
 }
 
 impl Server {
@@ -106,12 +96,7 @@ impl Drop for Server {
         if let Some(acceptor) = self.acceptor.take() {
             drop(acceptor.join());
         }
-        let clients: Vec<Client> = self
-            .shared
-            .clients()
-            .drain()
-            .map(|(_, client)| client)
-            .collect();
+        let clients: Vec<Client> = self.shared.clients().drain().map(|(_, client)| client).collect();
         for mut client in clients {
             drop(client.stream.shutdown(std::net::Shutdown::Both));
             if let Some(thread) = client.thread.take() {
@@ -123,9 +108,7 @@ impl Drop for Server {
 
 impl Shared {
     fn clients(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Client>> {
-        self.clients
-            .lock()
-            .expect("invariant: nothing panics under this lock")
+        self.clients.lock().expect("invariant: nothing panics under this lock")
     }
 }
 
@@ -136,6 +119,7 @@ fn accept(listener: &UnixListener, store: &Store, shared: &Arc<Shared>) {
             Err(_) if shared.ending.load(Ordering::SeqCst) => return,
             Err(error) => {
                 tracing::warn!(%error, "control socket");
+                std::thread::park_timeout(PAUSE);
                 continue;
             }
         };
@@ -153,20 +137,9 @@ fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -
     stream.set_write_timeout(Some(SLOW))?;
     let mut clients = shared.clients();
     if clients.len() >= MAX_CLIENTS {
-        return reply(
-            &stream,
-            &Reply::Error(format!(
-                "{MAX_CLIENTS} clients are connected already; close one"
-            )),
-        );
+        return reply(&stream, &Reply::Error(format!("{MAX_CLIENTS} clients are connected already; close one")));
     }
-    clients.insert(
-        number,
-        Client {
-            stream: stream.try_clone()?,
-            thread: None,
-        },
-    );
+    clients.insert(number, Client { stream: stream.try_clone()?, thread: None });
     let (store, finished) = (store.clone(), shared.clone());
     let run = move || {
         if let Err(error) = converse(&stream, &store) {
@@ -174,9 +147,7 @@ fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -
         }
         finished.clients().remove(&number);
     };
-    let thread = Builder::new()
-        .name("tq-inspect-client".to_owned())
-        .spawn(run);
+    let thread = Builder::new().name("tq-inspect-client".to_owned()).spawn(run);
     match thread {
         Ok(thread) => {
             // The thread takes itself out only once this lock is free.
@@ -197,33 +168,18 @@ fn converse(stream: &UnixStream, store: &Store) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     loop {
         let mut line = Vec::new();
-        if reader
-            .by_ref()
-            .take(MAX_LINE)
-            .read_until(b'\n', &mut line)?
-            == 0
-        {
+        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if line.pop_if(|last| *last == b'\n').is_none() {
-            let what = if line.len() as u64 == MAX_LINE {
-                "is longer than 64 KiB"
-            } else {
-                "does not end"
-            };
-            return reply(
-                stream,
-                &Reply::Error(format!("the request {what}; send one JSON object a line")),
-            );
+            let what = if line.len() as u64 == MAX_LINE { "is longer than 64 KiB" } else { "does not end" };
+            return reply(stream, &Reply::Error(format!("the request {what}; send one JSON object a line")));
         }
         let request = match parse(&line) {
             Ok(request) => request,
             Err(error) => {
                 let hint = r#"send {"get":"status"}, or tasks, columns, ledger, partitions, sessions, versions, peek"#;
-                return reply(
-                    stream,
-                    &Reply::Error(format!("no request: {error}; {hint}")),
-                );
+                return reply(stream, &Reply::Error(format!("no request: {error}; {hint}")));
             }
         };
         // The store's lock is held while the answer is made, not while it is sent.
@@ -233,16 +189,11 @@ fn converse(stream: &UnixStream, store: &Store) -> io::Result<()> {
 
 /// A request with nothing in it that it does not have.
 fn parse(line: &[u8]) -> Result<Request, String> {
-    let sent: serde_json::Map<String, Value> =
-        serde_json::from_slice(line).map_err(|error| error.to_string())?;
-    let request: Request =
-        serde_json::from_value(Value::Object(sent.clone())).map_err(|error| error.to_string())?;
+    let sent: serde_json::Map<String, Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
+    let request: Request = serde_json::from_value(Value::Object(sent.clone())).map_err(|error| error.to_string())?;
     // Serde takes anything beside the tag of a variant without fields: what is not there afterwards was not asked for.
     let known = serde_json::to_value(&request).map_err(|error| error.to_string())?;
-    match sent
-        .iter()
-        .find(|(key, value)| known.get(key).is_none() && !is_nothing(value))
-    {
+    match sent.iter().find(|(key, value)| known.get(key).is_none() && !is_nothing(value)) {
         Some((key, _)) => Err(format!("unknown field `{key}`")),
         None => Ok(request),
     }

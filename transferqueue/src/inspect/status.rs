@@ -55,11 +55,7 @@ impl Status {
                 seq: state.seq(),
                 version: state.version(),
                 schedule: state.schedule(),
-                rows: state
-                    .partitions()
-                    .iter()
-                    .map(|partition| partition.live)
-                    .sum(),
+                rows: state.partitions().iter().map(|partition| partition.live).sum(),
                 leased: sessions.iter().map(|session| session.rows).sum(),
                 sessions: sessions.len() as u64,
                 bytes,
@@ -85,16 +81,10 @@ pub(super) fn columns(store: &Store) -> Result<Vec<ColumnBytesView>, Error> {
     store.with_state(|state, _| {
         // The catalog lists each partition's columns in the order of their positions.
         let keys = state.partitions().into_iter().flat_map(|partition| {
-            let columns = state
-                .describe(partition.id)
-                .map_or(0, |description| description.columns.len());
+            let columns = state.describe(partition.id).map_or(0, |description| description.columns.len());
             (0..columns).map(move |position| (partition.id, ColumnId(position as u16)))
         });
         let both = state.columns().into_iter().zip(keys);
-        both.map(|(account, (partition, id))| ColumnBytesView {
-            account,
-            unit: stats.column(partition, id),
-        })
-        .collect()
+        both.map(|(account, (partition, id))| ColumnBytesView { account, unit: stats.column(partition, id) }).collect()
     })
 }

@@ -46,31 +46,22 @@ pub enum Flush {
 pub enum LogError {
     /// The file system refused.
     #[error("event log {}: cannot {what}: {error}", .path.display())]
-    Io {
-        path: PathBuf,
-        what: &'static str,
-        error: io::Error,
-    },
+    Io { path: PathBuf, what: &'static str, error: io::Error },
     /// A line is not what was written.
     #[error("event log {}, line {line}: {found}; the file is damaged, restore a snapshot with a fresh log folder", .path.display())]
-    Damaged {
-        path: PathBuf,
-        line: u64,
-        found: String,
-    },
+    Damaged { path: PathBuf, line: u64, found: String },
     /// A new run would write into the history of another.
     #[error("event log {}: holds the events of an earlier run; restore its snapshot or choose another folder", .path.display())]
     Exists { path: PathBuf },
+    /// The folder belongs to another catalog.
+    #[error("event log {}: holds the events of catalog {found:x}, the snapshot is of {expected:x}; restore with the folder of its own run, or a fresh one", .path.display())]
+    Foreign { path: PathBuf, found: u64, expected: u64 },
     /// There is no log.
     #[error("event log {}: no segment 000000.jsonl there", .path.display())]
     Missing { path: PathBuf },
     /// A record does not follow from those before it.
     #[error("event log {}, line {line}: {error}", .path.display())]
-    Replay {
-        path: PathBuf,
-        line: u64,
-        error: crate::catalog::Refusal,
-    },
+    Replay { path: PathBuf, line: u64, error: crate::catalog::Refusal },
 }
 
 impl LogError {
@@ -102,9 +93,7 @@ impl Log {
     pub(crate) fn create(dir: &Path, policy: Policy) -> Result<Self, LogError> {
         fs::create_dir_all(dir).map_err(LogError::io(dir, "make the folder"))?;
         if !segments(dir)?.is_empty() {
-            return Err(LogError::Exists {
-                path: dir.to_owned(),
-            });
+            return Err(LogError::Exists { path: dir.to_owned() });
         }
         Self::segment(dir.to_owned(), policy, 0)
     }
@@ -124,14 +113,9 @@ impl Log {
             *self = Self::segment(std::mem::take(&mut self.dir), self.policy, self.segment + 1)?;
         }
         let line = line::write(record);
-        self.file
-            .write_all(&line)
-            .map_err(LogError::io(&self.path, "append"))?;
+        self.file.write_all(&line).map_err(LogError::io(&self.path, "append"))?;
         self.bytes += line.len() as u64;
-        let publishes = record
-            .events
-            .iter()
-            .any(|event| matches!(event, Event::CyclePublished { .. }));
+        let publishes = record.events.iter().any(|event| matches!(event, Event::CyclePublished { .. }));
         if publishes && self.policy.flush == Flush::Publication {
             self.sync()?;
         }
@@ -140,23 +124,14 @@ impl Log {
 
     /// Waits until all of it is on disk.
     pub(crate) fn sync(&self) -> Result<(), LogError> {
-        self.file
-            .sync_data()
-            .map_err(LogError::io(&self.path, "flush"))
+        self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
     }
 
     fn segment(dir: PathBuf, policy: Policy, segment: u64) -> Result<Self, LogError> {
         let path = dir.join(format!("{segment:06}.jsonl"));
         let opened = OpenOptions::new().create_new(true).append(true).open(&path);
         let file = opened.map_err(LogError::io(&path, "begin a segment"))?;
-        Ok(Self {
-            dir,
-            policy,
-            segment,
-            file,
-            path,
-            bytes: 0,
-        })
+        Ok(Self { dir, policy, segment, file, path, bytes: 0 })
     }
 }
 
@@ -165,10 +140,7 @@ fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).map_err(LogError::io(dir, "list the folder"))? {
         let path = entry.map_err(LogError::io(dir, "list the folder"))?.path();
-        let number = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .and_then(|name| name.strip_suffix(".jsonl"));
+        let number = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".jsonl"));
         if let Some(number) = number.and_then(|number| number.parse().ok()) {
             found.push((number, path));
         }
@@ -178,18 +150,22 @@ fn segments(dir: &Path) -> Result<Vec<(u64, PathBuf)>, LogError> {
 }
 
 /// The highest lineage that any life of this log began; 0 for one that was never restored or is not there.
-pub(crate) fn last_lineage(dir: &Path) -> Result<u64, LogError> {
+/// `incarnation` is the one that its catalog was created with.
+pub(crate) fn last_lineage(dir: &Path, incarnation: u64) -> Result<u64, LogError> {
     let mut last = 0;
     if !dir.is_dir() {
         return Ok(last);
     }
-    // Every restore begins a segment, so first records are enough.
+    // Every life begins a segment, so first records are enough.
     for (_, path) in segments(dir)? {
-        if let Some(Ok(entry)) = Reader::segment(path)?.next() {
-            for event in &entry.record.events {
-                if let Event::Restored { lineage } = event {
-                    last = last.max(*lineage);
+        let Some(Ok(entry)) = Reader::segment(path).next() else { continue };
+        for event in &entry.record.events {
+            match event {
+                Event::Restored { lineage } => last = last.max(*lineage),
+                Event::Defined { incarnation: found, .. } if *found != incarnation => {
+                    return Err(LogError::Foreign { path: dir.to_owned(), found: *found, expected: incarnation });
                 }
+                _ => {}
             }
         }
     }

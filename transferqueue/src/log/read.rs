@@ -54,15 +54,9 @@ struct Segment {
 /// # Errors
 /// [`LogError::Missing`] when no log is there.
 pub fn read(dir: &Path) -> Result<Reader, LogError> {
-    let found: Vec<_> = if dir.is_dir() {
-        segments(dir)?
-    } else {
-        Vec::new()
-    };
+    let found: Vec<_> = if dir.is_dir() { segments(dir)? } else { Vec::new() };
     if found.first().is_none_or(|(number, _)| *number != 0) {
-        return Err(LogError::Missing {
-            path: dir.to_owned(),
-        });
+        return Err(LogError::Missing { path: dir.to_owned() });
     }
     Ok(Reader::of(found.into_iter().map(|(_, path)| path)))
 }
@@ -72,9 +66,7 @@ pub fn read(dir: &Path) -> Result<Reader, LogError> {
 /// # Errors
 /// As [`read`], and what reading finds.
 pub fn surviving(dir: &Path) -> Result<impl Iterator<Item = Result<Entry, LogError>>, LogError> {
-    let seqs: Vec<u64> = read(dir)?
-        .map(|entry| entry.map(|e| e.record.seq))
-        .collect::<Result<_, _>>()?;
+    let seqs: Vec<u64> = read(dir)?.map(|entry| entry.map(|e| e.record.seq)).collect::<Result<_, _>>()?;
     // A record survives when none after it goes back to its position or before.
     let mut survives = vec![true; seqs.len()];
     let mut lowest = u64::MAX;
@@ -82,9 +74,7 @@ pub fn surviving(dir: &Path) -> Result<impl Iterator<Item = Result<Entry, LogErr
         survives[i] = seq < lowest;
         lowest = lowest.min(seq);
     }
-    Ok(read(dir)?
-        .zip(survives)
-        .filter_map(|(entry, survives)| survives.then_some(entry)))
+    Ok(read(dir)?.zip(survives).filter_map(|(entry, survives)| survives.then_some(entry)))
 }
 
 /// The catalog that the surviving records lead to.
@@ -101,9 +91,7 @@ pub fn replay(dir: &Path) -> Result<Catalog, LogError> {
         };
         result.map_err(|error| LogError::Replay { path, line, error })?;
     }
-    catalog.ok_or_else(|| LogError::Missing {
-        path: dir.to_owned(),
-    })
+    catalog.ok_or_else(|| LogError::Missing { path: dir.to_owned() })
 }
 
 /// Cuts an unfinished last line off.
@@ -111,17 +99,13 @@ pub(super) fn repair(dir: &Path) -> Result<Option<Torn>, LogError> {
     let Some((_, last)) = segments(dir)?.pop() else {
         return Ok(None);
     };
-    let mut reader = Reader::segment(last.clone())?;
+    let mut reader = Reader::segment(last.clone());
     for entry in reader.by_ref() {
         entry?;
     }
     if let Some(torn) = &reader.torn {
-        let file = OpenOptions::new()
-            .write(true)
-            .open(&last)
-            .map_err(LogError::io(&last, "open"))?;
-        file.set_len(torn.offset)
-            .map_err(LogError::io(&last, "cut the unfinished line off"))?;
+        let file = OpenOptions::new().write(true).open(&last).map_err(LogError::io(&last, "open"))?;
+        file.set_len(torn.offset).map_err(LogError::io(&last, "cut the unfinished line off"))?;
         tracing::warn!(file = %torn.path.display(), line = torn.line, bytes = torn.bytes, "cut off an unfinished record");
     }
     Ok(reader.torn)
@@ -129,17 +113,12 @@ pub(super) fn repair(dir: &Path) -> Result<Option<Torn>, LogError> {
 
 impl Reader {
     fn of(paths: impl IntoIterator<Item = PathBuf>) -> Self {
-        Self {
-            left: paths.into_iter().collect(),
-            open: None,
-            torn: None,
-            failed: false,
-        }
+        Self { left: paths.into_iter().collect(), open: None, torn: None, failed: false }
     }
 
     /// Reads one segment alone.
-    pub(super) fn segment(path: PathBuf) -> Result<Self, LogError> {
-        Ok(Self::of([path]))
+    pub(super) fn segment(path: PathBuf) -> Self {
+        Self::of([path])
     }
 
     /// The unfinished last line that reading ended at, if one was there.
@@ -154,21 +133,13 @@ impl Reader {
                     return Ok(None);
                 };
                 let file = BufReader::new(File::open(&path).map_err(LogError::io(&path, "open"))?);
-                self.open = Some(Segment {
-                    path,
-                    file,
-                    line: 0,
-                    offset: 0,
-                });
+                self.open = Some(Segment { path, file, line: 0, offset: 0 });
             }
             let Some(segment) = &mut self.open else {
                 return Ok(None);
             };
             let mut bytes = Vec::new();
-            let read = segment
-                .file
-                .read_until(b'\n', &mut bytes)
-                .map_err(LogError::io(&segment.path, "read"))? as u64;
+            let read = segment.file.read_until(b'\n', &mut bytes).map_err(LogError::io(&segment.path, "read"))? as u64;
             if read == 0 {
                 self.open = None;
                 continue;
@@ -176,31 +147,16 @@ impl Reader {
             segment.line += 1;
             let (path, number, offset) = (segment.path.clone(), segment.line, segment.offset);
             segment.offset += read;
-            let damaged = |found| LogError::Damaged {
-                path: path.clone(),
-                line: number,
-                found,
-            };
+            let damaged = |found| LogError::Damaged { path: path.clone(), line: number, found };
             if bytes.pop_if(|last| *last == b'\n').is_none() {
                 if !self.left.is_empty() {
-                    return Err(damaged(
-                        "an unfinished line before the last segment".to_owned(),
-                    ));
+                    return Err(damaged("an unfinished line before the last segment".to_owned()));
                 }
-                self.torn = Some(Torn {
-                    path,
-                    line: number,
-                    offset,
-                    bytes: read,
-                });
+                self.torn = Some(Torn { path, line: number, offset, bytes: read });
                 return Ok(None);
             }
             let record = line::parse(&bytes).map_err(damaged)?;
-            return Ok(Some(Entry {
-                path,
-                line: number,
-                record,
-            }));
+            return Ok(Some(Entry { path, line: number, record }));
         }
     }
 }

@@ -9,30 +9,16 @@ use crate::{
 };
 
 fn record(seq: u64) -> Record {
-    let events = vec![Event::ClockJumped {
-        to: Millis(seq * 10),
-    }];
-    Record {
-        version: Record::VERSION,
-        seq,
-        at: Millis(seq),
-        call: None,
-        events,
-    }
+    let events = vec![Event::ClockJumped { to: Millis(seq * 10) }];
+    Record { version: Record::VERSION, seq, at: Millis(seq), call: None, events }
 }
 
 fn policy(segment_bytes: u64) -> Policy {
-    Policy {
-        segment_bytes,
-        flush: Flush::Publication,
-    }
+    Policy { segment_bytes, flush: Flush::Publication }
 }
 
 fn seqs(dir: &Path) -> Vec<u64> {
-    read(dir)
-        .unwrap()
-        .map(|entry| entry.unwrap().record.seq)
-        .collect()
+    read(dir).unwrap().map(|entry| entry.unwrap().record.seq).collect()
 }
 
 #[test]
@@ -42,18 +28,11 @@ fn what_is_appended_is_read_back_across_segments() {
     (0..10).for_each(|seq| log.append(&record(seq)).unwrap());
     let entries: Vec<Entry> = read(dir.path()).unwrap().map(Result::unwrap).collect();
     assert_eq!(
-        entries
-            .iter()
-            .map(|entry| entry.record.clone())
-            .collect::<Vec<_>>(),
+        entries.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>(),
         (0..10).map(record).collect::<Vec<_>>()
     );
     let last = entries.last().unwrap();
-    assert!(
-        last.path.ends_with("000003.jsonl") && last.line >= 1,
-        "{}",
-        last.path.display()
-    );
+    assert!(last.path.ends_with("000003.jsonl") && last.line >= 1, "{}", last.path.display());
 }
 
 #[test]
@@ -63,27 +42,12 @@ fn an_unfinished_last_line_is_cut_off_and_said_wherever_it_ends() {
     (0..3).for_each(|seq| log.append(&record(seq)).unwrap());
     let path = dir.path().join("000000.jsonl");
     let whole = fs::read(&path).unwrap();
-    let last = whole[..whole.len() - 1]
-        .iter()
-        .rposition(|byte| *byte == b'\n')
-        .unwrap()
-        + 1;
+    let last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
     for end in [last + 1, last + 20, whole.len() - 1] {
         fs::write(&path, &whole[..end]).unwrap();
         let mut reader = read(dir.path()).unwrap();
-        assert_eq!(
-            reader
-                .by_ref()
-                .map(|entry| entry.unwrap().record.seq)
-                .collect::<Vec<_>>(),
-            [0, 1]
-        );
-        let expected = Torn {
-            path: path.clone(),
-            line: 3,
-            offset: last as u64,
-            bytes: (end - last) as u64,
-        };
+        assert_eq!(reader.by_ref().map(|entry| entry.unwrap().record.seq).collect::<Vec<_>>(), [0, 1]);
+        let expected = Torn { path: path.clone(), line: 3, offset: last as u64, bytes: (end - last) as u64 };
         assert_eq!(reader.torn(), Some(&expected));
         let copy = tempfile::tempdir().unwrap();
         fs::copy(&path, copy.path().join("000000.jsonl")).unwrap();
@@ -103,15 +67,8 @@ fn any_other_damage_is_refused_with_file_and_line() {
     let whole = fs::read(&path).unwrap();
     let damaged = |bytes: &[u8], expected: &str| {
         fs::write(&path, bytes).unwrap();
-        let error = read(dir.path())
-            .unwrap()
-            .find_map(Result::err)
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("000001.jsonl, line 2") && error.contains(expected),
-            "{error}"
-        );
+        let error = read(dir.path()).unwrap().find_map(Result::err).unwrap().to_string();
+        assert!(error.contains("000001.jsonl, line 2") && error.contains(expected), "{error}");
         fs::write(&path, &whole).unwrap();
     };
     let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
@@ -122,27 +79,26 @@ fn any_other_damage_is_refused_with_file_and_line() {
             damaged(&bytes, "the file is damaged");
         }
     }
-    damaged(
-        &whole[..whole.len() - 1],
-        "an unfinished line before the last segment",
-    );
+    damaged(&whole[..whole.len() - 1], "an unfinished line before the last segment");
+}
+
+#[test]
+fn numbers_come_back_to_the_last_bit() {
+    use crate::catalog::command::{NewRow, Tag, Tags};
+    let tag = |value| NewRow { key: None, tags: Tags::from([("x".to_owned(), Tag::Float(value))]) };
+    let rows: Vec<NewRow> = [0.1 + 0.2, 1.0, -0.0, f64::MIN_POSITIVE, 5.0e-324, 123_456_789.123_456_78].map(tag).into();
+    let put = Event::RowsPut { partition: crate::PartitionId(0), first: crate::RowId(0), rows, cells: vec![] };
+    let told = Record { events: vec![put], ..record(0) };
+    let line = line::write(&told);
+    assert_eq!(line::parse(&line[..line.len() - 1]).unwrap(), told);
 }
 
 #[test]
 fn a_log_of_a_newer_form_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = Log::create(dir.path(), policy(1 << 20)).unwrap();
-    log.append(&Record {
-        version: Record::VERSION + 1,
-        ..record(0)
-    })
-    .unwrap();
-    let error = read(dir.path())
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap_err()
-        .to_string();
+    log.append(&Record { version: Record::VERSION + 1, ..record(0) }).unwrap();
+    let error = read(dir.path()).unwrap().next().unwrap().unwrap_err().to_string();
     assert!(error.contains("a record of form 2"), "{error}");
 }
 
@@ -151,7 +107,7 @@ fn a_folder_without_a_log_is_named() {
     let dir = tempfile::tempdir().unwrap();
     for missing in [dir.path().to_owned(), dir.path().join("nowhere")] {
         assert!(matches!(read(&missing), Err(LogError::Missing { .. })));
-        assert_eq!(last_lineage(&missing).unwrap(), 0);
+        assert_eq!(last_lineage(&missing, 1).unwrap(), 0);
     }
 }
 
@@ -166,20 +122,9 @@ fn records_that_a_restore_took_back_are_history_but_do_not_survive() {
     (2..5).for_each(|seq| log.append(&record(seq)).unwrap());
     assert_eq!(seqs(dir.path()), [0, 1, 2, 3, 4, 5, 4, 5, 2, 3, 4]);
     let entries: Vec<Entry> = surviving(dir.path()).unwrap().map(Result::unwrap).collect();
-    let places: Vec<_> = entries
-        .iter()
-        .map(|e| (e.record.seq, e.path.file_stem().unwrap().to_str().unwrap()))
-        .collect();
-    assert_eq!(
-        places,
-        [
-            (0, "000000"),
-            (1, "000000"),
-            (2, "000002"),
-            (3, "000002"),
-            (4, "000002")
-        ]
-    );
+    let places: Vec<_> =
+        entries.iter().map(|e| (e.record.seq, e.path.file_stem().unwrap().to_str().unwrap())).collect();
+    assert_eq!(places, [(0, "000000"), (1, "000000"), (2, "000002"), (3, "000002"), (4, "000002")]);
 }
 
 #[test]
@@ -195,13 +140,15 @@ fn a_whole_run_replays_to_its_state_also_after_it_was_restored_twice() {
         let store = Store::restore(&checkpoint, Options::at(dir.path())).unwrap();
         let session = store.session("late").unwrap();
         drop(session);
-        let (state, lineage) = store
-            .with_state(|state, _| (state.clone(), state.lineage()))
-            .unwrap();
+        let (state, lineage) = store.with_state(|state, _| (state.clone(), state.lineage())).unwrap();
         assert_eq!(replay(&events).unwrap().state(), &state);
         lineages.push(lineage);
     }
     assert_eq!(lineages, [1, 2], "no lineage is begun twice");
+    let other = tempfile::tempdir().unwrap();
+    drop(Store::create(training(1), Options::at(other.path())).unwrap());
+    let foreign = Store::restore(&checkpoint, Options::at(other.path())).err().unwrap().to_string();
+    assert!(foreign.contains("holds the events of catalog"), "{foreign}");
     assert_eq!(snapshot::latest(dir.path()).unwrap(), Some(checkpoint));
 }
 

@@ -28,9 +28,7 @@ impl Outputs {
             let position = position.ok_or_else(|| unknown(partition, columns, name))?;
             let id = ColumnId(position as u16);
             if encoded.iter().any(|(other, _)| *other == id) {
-                return Err(OutputError::Twice {
-                    column: name.clone(),
-                });
+                return Err(OutputError::Twice { column: name.clone() });
             }
             encoded.push((id, data.encode(&columns[position], n)?));
         }
@@ -38,144 +36,60 @@ impl Outputs {
     }
 
     /// The same outside a store: with the columns' descriptions, and the notes.
-    pub(crate) fn encode_detached(
-        self,
-        columns: &[Column],
-        rows: &Rows,
-    ) -> Result<Detached, OutputError> {
+    pub(crate) fn encode_detached(self, columns: &[Column], rows: &Rows) -> Result<Detached, OutputError> {
         let encoded = self.encode("detached", columns, rows)?;
-        Ok((
-            encoded
-                .into_iter()
-                .map(|(id, array)| (columns[id.0 as usize].clone(), array))
-                .collect(),
-            self.notes,
-        ))
+        Ok((encoded.into_iter().map(|(id, array)| (columns[id.0 as usize].clone(), array)).collect(), self.notes))
     }
 }
 
 /// A refusal that lists what there is.
 pub(crate) fn unknown(partition: &str, columns: &[Column], column: &str) -> OutputError {
-    let names: Vec<_> = columns
-        .iter()
-        .map(|column| format!("`{}`", column.name))
-        .collect();
-    let have = if names.is_empty() {
-        "none of its own".to_owned()
-    } else {
-        names.join(", ")
-    };
-    OutputError::Unknown {
-        partition: partition.to_owned(),
-        column: column.to_owned(),
-        have,
-    }
+    let names: Vec<_> = columns.iter().map(|column| format!("`{}`", column.name)).collect();
+    let have = if names.is_empty() { "none of its own".to_owned() } else { names.join(", ") };
+    OutputError::Unknown { partition: partition.to_owned(), column: column.to_owned(), have }
 }
 
 impl Data {
     fn encode(&self, column: &Column, rows: usize) -> Result<ArrayRef, OutputError> {
         let name = || column.name.clone();
         let kind = &column.kind;
-        let other = |found: String| OutputError::Kind {
-            column: name(),
-            expected: kind.clone(),
-            found,
-        };
+        let other = |found: String| OutputError::Kind { column: name(), expected: kind.clone(), found };
         let counted = |found: usize| match found == rows {
             true => Ok(()),
-            false => Err(OutputError::Rows {
-                column: name(),
-                found,
-                expected: rows,
-            }),
+            false => Err(OutputError::Rows { column: name(), found, expected: rows }),
         };
         match (self, kind) {
-            (Self::Unwritable { row, why }, _) => Err(OutputError::Unwritable {
-                column: name(),
-                row: *row,
-                why: why.clone(),
-            }),
+            (Self::Unwritable { row, why }, _) => {
+                Err(OutputError::Unwritable { column: name(), row: *row, why: why.clone() })
+            }
             (Self::Array(array), _) => {
                 counted(array.len())?;
                 Ok(arrow_map::own(column, array)?)
             }
-            (
-                Self::Ragged {
-                    dtype,
-                    lens,
-                    values,
-                },
-                Kind::Ragged {
-                    dtype: expected, ..
-                },
-            ) if dtype == expected => {
+            (Self::Ragged { dtype, lens, values }, Kind::Ragged { dtype: expected, .. }) if dtype == expected => {
                 counted(lens.len())?;
                 let inner = inner_len(kind);
-                if let Some((row, &found)) = lens
-                    .iter()
-                    .enumerate()
-                    .find(|(_, len)| !len.is_multiple_of(inner))
-                {
-                    return Err(OutputError::Inner {
-                        column: name(),
-                        kind: kind.clone(),
-                        row,
-                        found,
-                        inner,
-                    });
+                if let Some((row, &found)) = lens.iter().enumerate().find(|(_, len)| !len.is_multiple_of(inner)) {
+                    return Err(OutputError::Inner { column: name(), kind: kind.clone(), row, found, inner });
                 }
                 let steps: Vec<usize> = lens.iter().map(|len| len / inner).collect();
-                Ok(arrow_map::ragged_array(
-                    &column.name,
-                    kind,
-                    &steps,
-                    values.clone(),
-                )?)
+                Ok(arrow_map::ragged_array(&column.name, kind, &steps, values.clone())?)
             }
-            (
-                Self::Dense {
-                    dtype,
-                    elements,
-                    values,
-                },
-                Kind::Dense {
-                    dtype: expected, ..
-                },
-            ) if dtype == expected => {
+            (Self::Dense { dtype, elements, values }, Kind::Dense { dtype: expected, .. }) if dtype == expected => {
                 let width = inner_len(kind);
                 if *elements != rows * width {
                     return Err(match elements.is_multiple_of(width) {
-                        true => OutputError::Rows {
-                            column: name(),
-                            found: elements / width,
-                            expected: rows,
-                        },
-                        false => OutputError::Elements {
-                            column: name(),
-                            kind: kind.clone(),
-                            found: *elements,
-                            rows,
-                            width,
-                        },
+                        true => OutputError::Rows { column: name(), found: elements / width, expected: rows },
+                        false => {
+                            OutputError::Elements { column: name(), kind: kind.clone(), found: *elements, rows, width }
+                        }
                     });
                 }
                 Ok(arrow_map::dense_array(kind, rows, values.clone()))
             }
-            (
-                Self::Bytes {
-                    kind: given,
-                    lens,
-                    values,
-                },
-                kind,
-            ) if given == kind => {
+            (Self::Bytes { kind: given, lens, values }, kind) if given == kind => {
                 counted(lens.len())?;
-                Ok(arrow_map::bytes_array(
-                    &column.name,
-                    kind,
-                    lens,
-                    values.clone(),
-                )?)
+                Ok(arrow_map::bytes_array(&column.name, kind, lens, values.clone())?)
             }
             (Self::Ragged { dtype, .. }, _) => Err(other(format!("ragged {dtype}"))),
             (Self::Dense { dtype, .. }, _) => Err(other(format!("dense {dtype}"))),

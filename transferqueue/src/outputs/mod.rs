@@ -77,10 +77,7 @@ impl Outputs {
 
     /// For exactly these rows, in their order.
     pub fn for_rows(rows: Rows) -> Self {
-        Self {
-            rows: Some(rows),
-            ..Self::default()
-        }
+        Self { rows: Some(rows), ..Self::default() }
     }
 
     /// A ragged column: the elements of each row, further axes flattened.
@@ -94,14 +91,7 @@ impl Outputs {
             lens.push(row.as_ref().len());
             values.extend_from_slice(T::bytes(row.as_ref()));
         }
-        self.with(
-            column,
-            Data::Ragged {
-                dtype: T::DTYPE,
-                lens,
-                values: values.into(),
-            },
-        )
+        self.with(column, Data::Ragged { dtype: T::DTYPE, lens, values: values.into() })
     }
 
     /// A dense column: the elements of all rows, row-major.
@@ -109,52 +99,27 @@ impl Outputs {
         let elements = elements.as_ref();
         let mut values = MutableBuffer::new(size_of_val(elements));
         values.extend_from_slice(T::bytes(elements));
-        self.with(
-            column,
-            Data::Dense {
-                dtype: T::DTYPE,
-                elements: elements.len(),
-                values: values.into(),
-            },
-        )
+        self.with(column, Data::Dense { dtype: T::DTYPE, elements: elements.len(), values: values.into() })
     }
 
     /// A text column.
-    pub fn utf8(
-        self,
-        column: impl Into<String>,
-        rows: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Self {
+    pub fn utf8(self, column: impl Into<String>, rows: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         self.bytes(column, Kind::Utf8, rows.into_iter().map(Str))
     }
 
     /// A column of bytes.
-    pub fn binary(
-        self,
-        column: impl Into<String>,
-        rows: impl IntoIterator<Item = impl AsRef<[u8]>>,
-    ) -> Self {
+    pub fn binary(self, column: impl Into<String>, rows: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         self.bytes(column, Kind::Binary, rows)
     }
 
     /// A column of JSON documents, from anything that serializes.
-    pub fn json(
-        self,
-        column: impl Into<String>,
-        rows: impl IntoIterator<Item = impl Serialize>,
-    ) -> Self {
+    pub fn json(self, column: impl Into<String>, rows: impl IntoIterator<Item = impl Serialize>) -> Self {
         let mut texts = Vec::new();
         for (row, document) in rows.into_iter().enumerate() {
             match serde_json::to_vec(&document) {
                 Ok(text) => texts.push(text),
                 Err(error) => {
-                    return self.with(
-                        column,
-                        Data::Unwritable {
-                            row,
-                            why: error.to_string(),
-                        },
-                    );
+                    return self.with(column, Data::Unwritable { row, why: error.to_string() });
                 }
             }
         }
@@ -175,21 +140,14 @@ impl Outputs {
 
     /// Rows that leave with the commit; `reason` is one lower-case word, kept in the ledger. They need no cells.
     pub fn drop_rows(mut self, rows: Rows, reason: impl Into<String>) -> Self {
-        self.drops.push(DropRows {
-            rows,
-            reason: reason.into(),
-        });
+        self.drops.push(DropRows { rows, reason: reason.into() });
         self
     }
 
     /// Columns under other names, as the partition knows them; a column without a new name is left out.
     #[must_use]
     pub fn rename(mut self, name: impl Fn(&str) -> Option<String>) -> Self {
-        self.columns = self
-            .columns
-            .into_iter()
-            .filter_map(|(old, data)| Some((name(&old)?, data)))
-            .collect();
+        self.columns = self.columns.into_iter().filter_map(|(old, data)| Some((name(&old)?, data))).collect();
         self
     }
 
@@ -198,25 +156,13 @@ impl Outputs {
         self.columns.iter().map(|(name, _)| name.as_str())
     }
 
-    fn bytes(
-        self,
-        column: impl Into<String>,
-        kind: Kind,
-        rows: impl IntoIterator<Item = impl AsRef<[u8]>>,
-    ) -> Self {
+    fn bytes(self, column: impl Into<String>, kind: Kind, rows: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
         let (mut lens, mut values) = (Vec::new(), MutableBuffer::new(0));
         for row in rows {
             lens.push(row.as_ref().len());
             values.extend_from_slice(row.as_ref());
         }
-        self.with(
-            column,
-            Data::Bytes {
-                kind,
-                lens,
-                values: values.into(),
-            },
-        )
+        self.with(column, Data::Bytes { kind, lens, values: values.into() })
     }
 
     fn with(mut self, column: impl Into<String>, data: Data) -> Self {

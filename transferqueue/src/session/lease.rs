@@ -35,14 +35,7 @@ impl Lease {
     pub(super) fn new(session: Session, task: TaskId, mut claimed: Claimed) -> Self {
         let heads = Arc::new(std::mem::take(&mut claimed.heads));
         let left = claimed.batch.rows.clone();
-        Self {
-            session,
-            task,
-            claimed,
-            heads,
-            left,
-            open: BTreeMap::new(),
-        }
+        Self { session, task, claimed, heads, left, open: BTreeMap::new() }
     }
 
     /// Its id.
@@ -85,8 +78,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Transport`] that [is gone](Error::is_gone) when rows were dropped by others or the lease has expired.
     pub fn batch(&self) -> Result<Batch, Error> {
-        self.session
-            .read_pointer(&self.claimed.batch, &self.heads, None)
+        self.session.read_pointer(&self.claimed.batch, &self.heads, None)
     }
 
     /// Some columns of all claimed rows: those the task reads, or any that are sealed.
@@ -94,8 +86,7 @@ impl Lease {
     /// # Errors
     /// As [`Lease::batch`]; [`Error::Refused`] for a column that is not there.
     pub fn batch_of(&self, columns: &[&str]) -> Result<Batch, Error> {
-        self.session
-            .read_pointer(&self.claimed.batch, &self.heads, Some(columns))
+        self.session.read_pointer(&self.claimed.batch, &self.heads, Some(columns))
     }
 
     /// Adds elements to an open cell of a ragged column. Readers see the cell once the commit of its row seals it
@@ -103,52 +94,27 @@ impl Lease {
     ///
     /// # Errors
     /// [`Error::Outputs`] when the column is not ragged or of another dtype, or the row is not held.
-    pub fn append<T: Element>(
-        &mut self,
-        row: RowId,
-        column: &str,
-        elements: &[T],
-    ) -> Result<(), Error> {
+    pub fn append<T: Element>(&mut self, row: RowId, column: &str, elements: &[T]) -> Result<(), Error> {
         let description = self.description()?;
-        let position = description
-            .columns
-            .iter()
-            .position(|known| known.name == column);
-        let position =
-            position.ok_or_else(|| unknown(&description.name, &description.columns, column))?;
+        let position = description.columns.iter().position(|known| known.name == column);
+        let position = position.ok_or_else(|| unknown(&description.name, &description.columns, column))?;
         match &description.columns[position].kind {
             Kind::Ragged { dtype, .. } if *dtype == T::DTYPE => {}
             kind @ Kind::Ragged { .. } => {
                 let (expected, found) = (kind.clone(), format!("ragged {}", T::DTYPE));
-                return Err(OutputError::Kind {
-                    column: column.to_owned(),
-                    expected,
-                    found,
-                }
-                .into());
+                return Err(OutputError::Kind { column: column.to_owned(), expected, found }.into());
             }
             kind => {
-                return Err(OutputError::NotRagged {
-                    column: column.to_owned(),
-                    kind: kind.clone(),
-                }
-                .into());
+                return Err(OutputError::NotRagged { column: column.to_owned(), kind: kind.clone() }.into());
             }
         }
         if !self.left.contains(row) {
-            let what = format!(
-                "row {row} is not under lease {} (any more); it holds {}",
-                self.id(),
-                self.left
-            );
+            let what = format!("row {row} is not under lease {} (any more); it holds {}", self.id(), self.left);
             return Err(OutputError::Misplaced { what }.into());
         }
         let (partition, id) = (self.claimed.batch.partition, ColumnId(position as u16));
         let transport = &self.session.inner.transport;
-        self.open
-            .entry((id, row))
-            .or_insert_with(|| transport.open(partition, id))
-            .append(elements);
+        self.open.entry((id, row)).or_insert_with(|| transport.open(partition, id)).append(elements);
         Ok(())
     }
 
@@ -165,11 +131,7 @@ impl Lease {
         let description = self.description()?;
         let mut written = Written::default();
         self.place(&description, &rows, &outputs, &mut written)?;
-        let command = Command::Write {
-            lease: self.id(),
-            cells: written.cells,
-            notes: outputs.notes,
-        };
+        let command = Command::Write { lease: self.id(), cells: written.cells, notes: outputs.notes };
         match self.session.call(command, None)? {
             Reply::Written { dropped } => self.forget(&dropped),
             other => return Err(unexpected("write", &other)),
@@ -193,11 +155,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Outputs`] by column, [`Error::Refused`]; nothing is committed then and the rows stay leased.
     pub fn commit_rows(&mut self, rows: &Rows, outputs: Outputs) -> Result<(), Error> {
-        let drops: Rows = outputs
-            .drops
-            .iter()
-            .flat_map(|drop| drop.rows.iter())
-            .collect();
+        let drops: Rows = outputs.drops.iter().flat_map(|drop| drop.rows.iter()).collect();
         if rows.is_empty() && drops.is_empty() && self.claimed.batch.rows.is_empty() {
             return Ok(()); // the empty lease of a training task: nothing to consume
         }
@@ -208,18 +166,8 @@ impl Lease {
         self.place(&description, &covered, &outputs, &mut written)?;
         self.seal_open(&description, &kept, &outputs, &mut written)?;
         let (lease, rows, cells) = (self.id(), rows.clone(), written.cells);
-        let Outputs {
-            notes,
-            drops: dropping,
-            ..
-        } = outputs;
-        let command = Command::Commit {
-            lease,
-            rows: rows.clone(),
-            cells,
-            notes,
-            drops: dropping,
-        };
+        let Outputs { notes, drops: dropping, .. } = outputs;
+        let command = Command::Commit { lease, rows: rows.clone(), cells, notes, drops: dropping };
         match self.session.call(command, None)? {
             Reply::Committed { .. } => {}
             other => return Err(unexpected("commit", &other)),
@@ -243,13 +191,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Refused`].
     pub fn release_rows(&mut self, rows: &Rows) -> Result<(), Error> {
-        self.give_back(
-            rows,
-            Command::Release {
-                lease: self.id(),
-                rows: rows.clone(),
-            },
-        )
+        self.give_back(rows, Command::Release { lease: self.id(), rows: rows.clone() })
     }
 
     /// Gives every row still held back after an error; counts as an attempt.
@@ -266,14 +208,7 @@ impl Lease {
     /// # Errors
     /// [`Error::Refused`].
     pub fn fail_rows(&mut self, rows: &Rows, error: impl Into<String>) -> Result<(), Error> {
-        self.give_back(
-            rows,
-            Command::Fail {
-                lease: self.id(),
-                rows: rows.clone(),
-                error: error.into(),
-            },
-        )
+        self.give_back(rows, Command::Fail { lease: self.id(), rows: rows.clone(), error: error.into() })
     }
 
     /// Prolongs the lease. `progress` is any counter that the compute itself advances; it must have grown since the last
@@ -282,13 +217,10 @@ impl Lease {
     /// # Errors
     /// [`Error::Refused`] when the lease had expired.
     pub fn renew(&mut self, progress: u64) -> Result<Duration, Error> {
-        match self.session.call(
-            Command::Renew {
-                lease: self.id(),
-                progress,
-            },
-            None,
-        )? {
+        if self.claimed.batch.rows.is_empty() {
+            return Ok(self.life()); // the empty lease of a training task: nobody else can have it
+        }
+        match self.session.call(Command::Renew { lease: self.id(), progress }, None)? {
             Reply::Renewed(left) => Ok(Duration::from_millis(left)),
             other => Err(unexpected("renew", &other)),
         }
@@ -306,13 +238,7 @@ impl Lease {
         written: &mut Written,
     ) -> Result<(), Error> {
         let encoded = outputs.encode(&description.name, &description.columns, rows)?;
-        self.session.place(
-            self.claimed.batch.partition,
-            description,
-            rows,
-            encoded,
-            written,
-        )
+        self.session.place(self.claimed.batch.partition, description, rows, encoded, written)
     }
 
     /// Seals the open cells of the rows that are committed, one array a column.
@@ -328,31 +254,15 @@ impl Lease {
         }
         for (position, column) in description.columns.iter().enumerate() {
             let id = ColumnId(position as u16);
-            let sealed: Rows = rows
-                .iter()
-                .filter(|row| self.open.contains_key(&(id, *row)))
-                .collect();
+            let sealed: Rows = rows.iter().filter(|row| self.open.contains_key(&(id, *row))).collect();
             let Some(row) = sealed.iter().next() else {
                 continue;
             };
             if outputs.columns().any(|given| given == column.name) {
-                return Err(OutputError::OpenAndGiven {
-                    column: column.name.clone(),
-                    row,
-                }
-                .into());
+                return Err(OutputError::OpenAndGiven { column: column.name.clone(), row }.into());
             }
-            let array = seal(
-                column,
-                sealed.iter().filter_map(|row| self.open.get(&(id, row))),
-            )?;
-            self.session.place(
-                self.claimed.batch.partition,
-                description,
-                &sealed,
-                vec![(id, array)],
-                written,
-            )?;
+            let array = seal(column, sealed.iter().filter_map(|row| self.open.get(&(id, row))))?;
+            self.session.place(self.claimed.batch.partition, description, &sealed, vec![(id, array)], written)?;
         }
         Ok(())
     }
@@ -380,13 +290,7 @@ impl Lease {
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "lease {} of task `{}`: rows {}",
-            self.id(),
-            self.task(),
-            self.left
-        )
+        write!(f, "lease {} of task `{}`: rows {}", self.id(), self.task(), self.left)
     }
 }
 

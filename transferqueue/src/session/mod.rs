@@ -73,26 +73,13 @@ impl Session {
     ///
     /// # Errors
     /// What the link says.
-    pub fn open(
-        link: Arc<dyn Link>,
-        transport: Arc<dyn Transport>,
-        name: String,
-    ) -> Result<Self, Error> {
+    pub fn open(link: Arc<dyn Link>, transport: Arc<dyn Transport>, name: String) -> Result<Self, Error> {
         let id = match link.call(None, Command::OpenSession { name: name.clone() }, None)? {
             Reply::Session(id) => id,
             other => return Err(unexpected("open_session", &other)),
         };
         let (definition, described) = (link.definition(), Mutex::default());
-        Ok(Self {
-            inner: Arc::new(Inner {
-                link,
-                transport,
-                definition,
-                id,
-                name,
-                described,
-            }),
-        })
+        Ok(Self { inner: Arc::new(Inner { link, transport, definition, id, name, described }) })
     }
 
     /// Its id.
@@ -123,12 +110,7 @@ impl Session {
     /// # Errors
     /// [`Error::Refused`] with the names that there are.
     pub fn task(&self, name: &str) -> Result<TaskId, Error> {
-        let names = self
-            .inner
-            .definition
-            .tasks
-            .iter()
-            .map(|task| task.name.as_str());
+        let names = self.inner.definition.tasks.iter().map(|task| task.name.as_str());
         Ok(TaskId(position("task", name, names)? as u32))
     }
 
@@ -137,12 +119,7 @@ impl Session {
     /// # Errors
     /// [`Error::Refused`] with the names that there are.
     pub fn model(&self, name: &str) -> Result<ModelId, Error> {
-        let names = self
-            .inner
-            .definition
-            .models
-            .iter()
-            .map(|model| model.name.as_str());
+        let names = self.inner.definition.models.iter().map(|model| model.name.as_str());
         Ok(ModelId(position("model", name, names)? as u16))
     }
 
@@ -165,15 +142,8 @@ impl Session {
     /// # Errors
     /// As [`Session::claim`]; the deadline's message is about the first task that has not ended.
     pub fn claim_any(&self, tasks: &[&str], limit: u64, deadline: Instant) -> Result<Claim, Error> {
-        let tasks = tasks
-            .iter()
-            .map(|task| self.task(task))
-            .collect::<Result<Vec<_>, _>>()?;
-        match self
-            .inner
-            .link
-            .claim_any(self.inner.id, &tasks, limit, deadline)?
-        {
+        let tasks = tasks.iter().map(|task| self.task(task)).collect::<Result<Vec<_>, _>>()?;
+        match self.inner.link.claim_any(self.inner.id, &tasks, limit, deadline)? {
             Some((task, claimed)) => Ok(Claim::Lease(Lease::new(self.clone(), task, claimed))),
             None => Ok(Claim::Ended),
         }
@@ -213,11 +183,9 @@ impl Session {
         cells: Outputs,
         deadline: Instant,
     ) -> Result<Rows, Error> {
-        if !cells.drops.is_empty()
-            || cells.rows.is_some()
-            || cells.notes.iter().any(|note| note.span.is_some())
-        {
-            let what = "a put takes cells for all of its rows and tags; it has no rows to drop and no token versions".to_owned();
+        if !cells.drops.is_empty() || cells.rows.is_some() || cells.notes.iter().any(|note| note.span.is_some()) {
+            let what = "a put takes cells for all of its rows and tags; it has no rows to drop and no token versions"
+                .to_owned();
             return Err(OutputError::Misplaced { what }.into());
         }
         for note in &cells.notes {
@@ -234,14 +202,7 @@ impl Session {
         let encoded = cells.encode(&description.name, &description.columns, &positions)?;
         self.place(partition, &description, &positions, encoded, &mut written)?;
         // The holds in `written` live until the catalog has answered.
-        match self.call(
-            Command::Put {
-                partition,
-                rows,
-                cells: written.cells,
-            },
-            Some(deadline),
-        )? {
+        match self.call(Command::Put { partition, rows, cells: written.cells }, Some(deadline))? {
             Reply::Put(rows) => Ok(rows),
             Reply::Ended => Err(Error::Ended { partition }),
             other => Err(unexpected("put", &other)),
@@ -279,16 +240,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn drop_rows(
-        &self,
-        partition: PartitionId,
-        rows: &Rows,
-        reason: &str,
-    ) -> Result<(), Error> {
-        let rows = DropRows {
-            rows: rows.clone(),
-            reason: reason.to_owned(),
-        };
+    pub fn drop_rows(&self, partition: PartitionId, rows: &Rows, reason: &str) -> Result<(), Error> {
+        let rows = DropRows { rows: rows.clone(), reason: reason.to_owned() };
         self.done("drop", Command::Drop { partition, rows })
     }
 
@@ -308,15 +261,7 @@ impl Session {
     ) -> Result<Option<u64>, Error> {
         let model = self.model(model)?;
         let patience = Instant::now() + OFFER_PATIENCE;
-        match self.call(
-            Command::Offer {
-                model,
-                cycle,
-                weights,
-                state,
-            },
-            Some(patience),
-        )? {
+        match self.call(Command::Offer { model, cycle, weights, state }, Some(patience))? {
             Reply::Offered(version) => Ok(version),
             other => Err(unexpected("offer", &other)),
         }
@@ -326,12 +271,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Deadline`], [`Error::Stopped`], [`Error::Refused`] for a version that is retired.
-    pub fn pin(
-        &self,
-        model: &str,
-        version: Option<u64>,
-        deadline: Instant,
-    ) -> Result<Pinned, Error> {
+    pub fn pin(&self, model: &str, version: Option<u64>, deadline: Instant) -> Result<Pinned, Error> {
         let model = self.model(model)?;
         match self.call(Command::Pin { model, version }, Some(deadline))? {
             Reply::Pinned(version) => Ok(Pinned::new(self.clone(), version)),
@@ -343,12 +283,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Refused`] when a row, a column or a cell is not there.
-    pub fn read(
-        &self,
-        partition: PartitionId,
-        rows: Option<&Rows>,
-        columns: &[&str],
-    ) -> Result<Batch, Error> {
+    pub fn read(&self, partition: PartitionId, rows: Option<&Rows>, columns: &[&str]) -> Result<Batch, Error> {
         self.read_fresh(partition, rows, columns)
     }
 
@@ -372,12 +307,7 @@ impl Session {
     }
 
     fn describe(&self, partition: PartitionId) -> Result<Arc<Partition>, Error> {
-        let known = || {
-            self.inner
-                .described
-                .lock()
-                .expect("invariant: nothing panics under this lock")
-        };
+        let known = || self.inner.described.lock().expect("invariant: nothing panics under this lock");
         if let Some(description) = known().get(&partition) {
             return Ok(description.clone());
         }
@@ -403,30 +333,12 @@ impl Drop for Inner {
 }
 
 fn unexpected(command: &'static str, reply: &Reply) -> Error {
-    Error::Protocol {
-        command,
-        found: format!("{reply:?}"),
-    }
+    Error::Protocol { command, found: format!("{reply:?}") }
 }
 
-fn position<'a>(
-    what: &str,
-    name: &str,
-    names: impl Iterator<Item = &'a str> + Clone,
-) -> Result<usize, Error> {
-    names
-        .clone()
-        .position(|known| known == name)
-        .ok_or_else(|| {
-            let known = names
-                .map(|name| format!("`{name}`"))
-                .collect::<Vec<_>>()
-                .join(", ");
-            Refusal::Unknown {
-                what: what.to_owned(),
-                name: format!("`{name}`"),
-                known,
-            }
-            .into()
-        })
+fn position<'a>(what: &str, name: &str, names: impl Iterator<Item = &'a str> + Clone) -> Result<usize, Error> {
+    names.clone().position(|known| known == name).ok_or_else(|| {
+        let known = names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        Refusal::Unknown { what: what.to_owned(), name: format!("`{name}`"), known }.into()
+    })
 }

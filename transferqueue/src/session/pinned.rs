@@ -42,20 +42,13 @@ impl Pinned {
 
 impl fmt::Debug for Pinned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "version {} (lineage {}) of model {}",
-            self.version.version, self.version.lineage, self.version.model
-        )
+        write!(f, "version {} (lineage {}) of model {}", self.version.version, self.version.lineage, self.version.model)
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let command = Command::Unpin {
-            model: self.version.model,
-            version: self.version.version,
-        };
+        let command = Command::Unpin { model: self.version.model, version: self.version.version };
         if let Err(error) = self.session.call(command, None) {
             tracing::debug!(pin = ?self, %error, "pin had ended");
         }

@@ -46,8 +46,7 @@ fn fetch(
 ) -> Result<Batch, Error> {
     let mut read: Vec<(Arc<Column>, Vec<View>)> = Vec::with_capacity(columns.len());
     for pointer in columns {
-        let mut column =
-            describe(pointer.partition)?.columns[usize::from(pointer.column.0)].clone();
+        let mut column = describe(pointer.partition)?.columns[usize::from(pointer.column.0)].clone();
         column.name.clone_from(&pointer.name);
         read.push((Arc::new(column), transport.get(pointer)?));
     }
@@ -62,14 +61,7 @@ impl Session {
         columns: &[&str],
     ) -> Result<Batch, Error> {
         let inner = &self.inner;
-        fresh(
-            &*inner.link,
-            &*inner.transport,
-            |id| self.describe(id),
-            partition,
-            rows,
-            columns,
-        )
+        fresh(&*inner.link, &*inner.transport, |id| self.describe(id), partition, rows, columns)
     }
 
     /// A batch over a lease's pointer, of all or some of its columns.
@@ -84,16 +76,8 @@ impl Session {
         let Some(names) = columns else {
             return fetch(transport, &describe, &pointer.columns, heads.clone());
         };
-        let wanted: Option<Vec<ColumnRef>> = names
-            .iter()
-            .map(|name| {
-                pointer
-                    .columns
-                    .iter()
-                    .find(|column| &column.name == name)
-                    .cloned()
-            })
-            .collect();
+        let wanted: Option<Vec<ColumnRef>> =
+            names.iter().map(|name| pointer.columns.iter().find(|column| &column.name == name).cloned()).collect();
         match wanted {
             Some(wanted) => fetch(transport, &describe, &wanted, heads.clone()),
             // A column that the task does not declare: readable as for anyone else, if it is sealed.

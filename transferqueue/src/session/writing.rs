@@ -35,11 +35,7 @@ impl Session {
             return Ok(());
         }
         for (id, array) in columns {
-            let target = Target {
-                partition,
-                id,
-                column: &description.columns[usize::from(id.0)],
-            };
+            let target = Target { partition, id, column: &description.columns[usize::from(id.0)] };
             let placed = self.inner.transport.put(target, array)?;
             written.cells.push(CellWrite {
                 column: id,
@@ -57,34 +53,17 @@ impl Session {
 }
 
 /// The array of open cells that are sealed together: the one copy of their bytes.
-pub(super) fn seal<'a>(
-    column: &Column,
-    cells: impl Iterator<Item = &'a OpenCell>,
-) -> Result<ArrayRef, Error> {
+pub(super) fn seal<'a>(column: &Column, cells: impl Iterator<Item = &'a OpenCell>) -> Result<ArrayRef, Error> {
     let Kind::Ragged { dtype, .. } = &column.kind else {
-        return Err(OutputError::NotRagged {
-            column: column.name.clone(),
-            kind: column.kind.clone(),
-        }
-        .into());
+        return Err(OutputError::NotRagged { column: column.name.clone(), kind: column.kind.clone() }.into());
     };
     let step = dtype.size() * arrow_map::inner_len(&column.kind);
     let (mut lens, mut values) = (Vec::new(), MutableBuffer::new(0));
     for (row, cell) in cells.enumerate() {
         if !cell.bytes().is_multiple_of(step) {
-            let (found, inner) = (
-                cell.bytes() / dtype.size(),
-                arrow_map::inner_len(&column.kind),
-            );
+            let (found, inner) = (cell.bytes() / dtype.size(), arrow_map::inner_len(&column.kind));
             let (column, kind) = (column.name.clone(), column.kind.clone());
-            return Err(OutputError::Inner {
-                column,
-                kind,
-                row,
-                found,
-                inner,
-            }
-            .into());
+            return Err(OutputError::Inner { column, kind, row, found, inner }.into());
         }
         lens.push(cell.bytes() / step);
         cell.parts().for_each(|part| values.extend_from_slice(part));

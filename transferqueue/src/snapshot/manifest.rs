@@ -63,22 +63,11 @@ impl Manifest {
     pub fn load(dir: &Path) -> Result<Self, SnapshotError> {
         let path = dir.join(MANIFEST);
         let text = fs::read(&path).map_err(SnapshotError::io(&path, "read"))?;
-        let wrong = |error: serde_json::Error| SnapshotError::Damaged {
-            path: path.clone(),
-            found: error.to_string(),
-        };
+        let wrong = |error: serde_json::Error| SnapshotError::Damaged { path: path.clone(), found: error.to_string() };
         let any: serde_json::Value = serde_json::from_slice(&text).map_err(wrong)?;
-        let format = any
-            .get("format")
-            .and_then(|format| format.as_str())
-            .unwrap_or("no format")
-            .to_owned();
+        let format = any.get("format").and_then(|format| format.as_str()).unwrap_or("no format").to_owned();
         if format != Self::FORMAT {
-            return Err(SnapshotError::Foreign {
-                path,
-                found: format,
-                expected: Self::FORMAT.to_owned(),
-            });
+            return Err(SnapshotError::Foreign { path, found: format, expected: Self::FORMAT.to_owned() });
         }
         serde_json::from_value(any).map_err(wrong)
     }

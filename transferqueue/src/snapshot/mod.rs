@@ -39,11 +39,7 @@ use crate::{
 pub enum SnapshotError {
     /// The file system refused.
     #[error("snapshot {}: cannot {what}: {error}", .path.display())]
-    Io {
-        path: PathBuf,
-        what: &'static str,
-        error: io::Error,
-    },
+    Io { path: PathBuf, what: &'static str, error: io::Error },
     /// Something is there already.
     #[error("snapshot {}: already exists; choose another folder", .path.display())]
     Exists { path: PathBuf },
@@ -52,11 +48,7 @@ pub enum SnapshotError {
     Damaged { path: PathBuf, found: String },
     /// A file is whole but belongs to something else.
     #[error("snapshot file {} is foreign: {found}, expected {expected}", .path.display())]
-    Foreign {
-        path: PathBuf,
-        found: String,
-        expected: String,
-    },
+    Foreign { path: PathBuf, found: String, expected: String },
     /// Arrow refused to write.
     #[error("snapshot file {}: {error}", .path.display())]
     Arrow { path: PathBuf, error: ArrowError },
@@ -89,21 +81,13 @@ impl Captured {
         for run in state.live_cells() {
             let chunks = columns.entry((run.partition, run.column)).or_default();
             let live = chunks.entry(run.chunk).or_insert_with(|| Live {
-                grant: unit
-                    .grant(run.chunk)
-                    .expect("invariant: a chunk with live cells is held by the catalog"),
+                grant: unit.grant(run.chunk).expect("invariant: a chunk with live cells is held by the catalog"),
                 slots: Vec::new(),
             });
             live.slots.push((run.slot, run.len));
         }
-        columns
-            .values_mut()
-            .flat_map(BTreeMap::values_mut)
-            .for_each(|live| live.slots.sort_unstable());
-        Self {
-            state: state.clone(),
-            columns,
-        }
+        columns.values_mut().flat_map(BTreeMap::values_mut).for_each(|live| live.slots.sort_unstable());
+        Self { state: state.clone(), columns }
     }
 
     /// The catalog's state at this position.
@@ -133,12 +117,8 @@ pub fn latest(folder: &Path) -> Result<Option<PathBuf>, SnapshotError> {
     };
     let mut newest = None;
     for entry in entries {
-        let path = entry
-            .map_err(SnapshotError::io(folder, "list the folder"))?
-            .path();
-        let unfinished = path
-            .extension()
-            .is_some_and(|extension| extension == write::UNFINISHED);
+        let path = entry.map_err(SnapshotError::io(folder, "list the folder"))?.path();
+        let unfinished = path.extension().is_some_and(|extension| extension == write::UNFINISHED);
         if let (false, Ok(manifest)) = (unfinished, Manifest::load(&path)) {
             newest = newest.max(Some(((manifest.lineage, manifest.seq), path)));
         }

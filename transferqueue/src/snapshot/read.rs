@@ -50,15 +50,10 @@ pub(crate) fn read(dir: &Path) -> Result<Taken, SnapshotError> {
             found: found.to_owned(),
             expected: expected.to_owned(),
         };
-        let key = key(&entry.name)
-            .ok_or_else(|| foreign(&entry.name, "cells/p<partition>.c<column>.arrow"))?;
-        let partition = manifest
-            .partitions
-            .iter()
-            .find(|partition| partition.id == key.0);
+        let key = key(&entry.name).ok_or_else(|| foreign(&entry.name, "cells/p<partition>.c<column>.arrow"))?;
+        let partition = manifest.partitions.iter().find(|partition| partition.id == key.0);
         let column = partition.and_then(|partition| partition.columns.get(usize::from(key.1.0)));
-        let column = column
-            .ok_or_else(|| foreign("a column that the manifest does not list", "a listed one"))?;
+        let column = column.ok_or_else(|| foreign("a column that the manifest does not list", "a listed one"))?;
         cells(&path, key, column, &mut chunks)?;
     }
     Ok(Taken { state, chunks })
@@ -69,9 +64,7 @@ fn verify(dir: &Path, entry: &FileEntry) -> Result<(), SnapshotError> {
     let mut file = File::open(&path).map_err(SnapshotError::io(&path, "open"))?;
     let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 20]);
     loop {
-        let read = file
-            .read(&mut buffer)
-            .map_err(SnapshotError::io(&path, "read"))?;
+        let read = file.read(&mut buffer).map_err(SnapshotError::io(&path, "read"))?;
         if read == 0 {
             break;
         }
@@ -80,10 +73,8 @@ fn verify(dir: &Path, entry: &FileEntry) -> Result<(), SnapshotError> {
     }
     let crc = crc.finalize();
     if (bytes, crc) != (entry.bytes, entry.crc32) {
-        let found = format!(
-            "{bytes} bytes with checksum {crc:08x}, expected {} bytes with {:08x}",
-            entry.bytes, entry.crc32
-        );
+        let found =
+            format!("{bytes} bytes with checksum {crc:08x}, expected {} bytes with {:08x}", entry.bytes, entry.crc32);
         return Err(SnapshotError::Damaged { path, found });
     }
     Ok(())
@@ -92,33 +83,17 @@ fn verify(dir: &Path, entry: &FileEntry) -> Result<(), SnapshotError> {
 fn state(dir: &Path, manifest: &Manifest) -> Result<State, SnapshotError> {
     let path = dir.join(STATE);
     if !manifest.files.iter().any(|entry| entry.name == STATE) {
-        let (found, expected) = (
-            "not in the manifest".to_owned(),
-            "an entry with its checksum".to_owned(),
-        );
-        return Err(SnapshotError::Foreign {
-            path,
-            found,
-            expected,
-        });
+        let (found, expected) = ("not in the manifest".to_owned(), "an entry with its checksum".to_owned());
+        return Err(SnapshotError::Foreign { path, found, expected });
     }
     let file = File::open(&path).map_err(SnapshotError::io(&path, "open"))?;
     let parsed: Result<State, _> = serde_json::from_reader(BufReader::new(file));
-    let state = parsed.map_err(|error| SnapshotError::Damaged {
-        path: path.clone(),
-        found: error.to_string(),
-    })?;
+    let state = parsed.map_err(|error| SnapshotError::Damaged { path: path.clone(), found: error.to_string() })?;
     let found = (state.incarnation(), state.lineage(), state.seq());
     let expected = (manifest.incarnation, manifest.lineage, manifest.seq);
     if found != expected {
-        let say = |(incarnation, lineage, seq)| {
-            format!("incarnation {incarnation}, lineage {lineage}, position {seq}")
-        };
-        return Err(SnapshotError::Foreign {
-            path,
-            found: say(found),
-            expected: say(expected),
-        });
+        let say = |(incarnation, lineage, seq)| format!("incarnation {incarnation}, lineage {lineage}, position {seq}");
+        return Err(SnapshotError::Foreign { path, found: say(found), expected: say(expected) });
     }
     Ok(state)
 }
@@ -129,76 +104,44 @@ fn cells(
     column: &Column,
     chunks: &mut Vec<Chunk>,
 ) -> Result<(), SnapshotError> {
-    let damaged = |found: String| SnapshotError::Damaged {
-        path: path.to_owned(),
-        found,
-    };
+    let damaged = |found: String| SnapshotError::Damaged { path: path.to_owned(), found };
     let file = File::open(path).map_err(SnapshotError::io(path, "open"))?;
-    let reader = FileReader::try_new(BufReader::new(file), None)
-        .map_err(|error| damaged(error.to_string()))?;
+    let reader = FileReader::try_new(BufReader::new(file), None).map_err(|error| damaged(error.to_string()))?;
     let fields = reader.schema();
-    let stored = fields
-        .fields()
-        .get(2)
-        .map(|field| field.data_type().clone());
+    let stored = fields.fields().get(2).map(|field| field.data_type().clone());
     if fields.fields().len() != 3 || stored != Some(arrow_map::storage(&column.kind)) {
-        let expected = format!(
-            "columns chunk, slot and `{}` ({})",
-            column.name, column.kind
-        );
-        return Err(SnapshotError::Foreign {
-            path: path.to_owned(),
-            found: format!("schema {fields}"),
-            expected,
-        });
+        let expected = format!("columns chunk, slot and `{}` ({})", column.name, column.kind);
+        return Err(SnapshotError::Foreign { path: path.to_owned(), found: format!("schema {fields}"), expected });
     }
     for batch in reader {
         let batch = batch.map_err(|error| damaged(error.to_string()))?;
-        let (Some(ids), Some(slots)) = (
-            batch.column(0).as_primitive_opt::<UInt64Type>(),
-            batch.column(1).as_primitive_opt::<UInt32Type>(),
-        ) else {
+        let (Some(ids), Some(slots)) =
+            (batch.column(0).as_primitive_opt::<UInt64Type>(), batch.column(1).as_primitive_opt::<UInt32Type>())
+        else {
             return Err(damaged("chunk or slot numbers of another type".to_owned()));
         };
         let Some(&id) = ids.values().first() else {
             continue;
         };
-        if ids.values().iter().any(|other| *other != id)
-            || slots.values().windows(2).any(|w| w[0] >= w[1])
-        {
-            return Err(damaged(
-                "a batch with several chunks or slots out of order".to_owned(),
-            ));
+        if ids.values().iter().any(|other| *other != id) || slots.values().windows(2).any(|w| w[0] >= w[1]) {
+            return Err(damaged("a batch with several chunks or slots out of order".to_owned()));
         }
         let mut pieces: Vec<(u32, ArrayRef)> = Vec::new();
         let mut start = 0;
         for end in 1..=slots.len() {
             if end == slots.len() || slots.value(end) != slots.value(end - 1) + 1 {
-                pieces.push((
-                    slots.value(start),
-                    batch.column(2).slice(start, end - start),
-                ));
+                pieces.push((slots.value(start), batch.column(2).slice(start, end - start)));
                 start = end;
             }
         }
-        chunks.push(Chunk {
-            key,
-            id: ChunkId(id),
-            pieces,
-        });
+        chunks.push(Chunk { key, id: ChunkId(id), pieces });
     }
     Ok(())
 }
 
 /// Partition and column from `cells/p3.c1.arrow`.
 fn key(name: &str) -> Option<(PartitionId, ColumnId)> {
-    let stem = name
-        .strip_prefix(CELLS)?
-        .strip_prefix("/p")?
-        .strip_suffix(".arrow")?;
+    let stem = name.strip_prefix(CELLS)?.strip_prefix("/p")?.strip_suffix(".arrow")?;
     let (partition, column) = stem.split_once(".c")?;
-    Some((
-        PartitionId(partition.parse().ok()?),
-        ColumnId(column.parse().ok()?),
-    ))
+    Some((PartitionId(partition.parse().ok()?), ColumnId(column.parse().ok()?)))
 }

@@ -47,27 +47,12 @@ fn contents(store: &Store) -> Vec<String> {
     let mut all = Vec::new();
     let partitions = store.with_state(|state, _| state.partitions()).unwrap();
     for partition in partitions {
-        let columns = store
-            .with_state(|state, _| state.describe(partition.id))
-            .unwrap()
-            .unwrap()
-            .columns;
-        let rows = store
-            .with_state(|state, _| state.rows(partition.id))
-            .unwrap()
-            .unwrap();
-        for (row, column) in rows
-            .iter()
-            .flat_map(|row| columns.iter().map(move |column| (row, column)))
-        {
+        let columns = store.with_state(|state, _| state.describe(partition.id)).unwrap().unwrap().columns;
+        let rows = store.with_state(|state, _| state.rows(partition.id)).unwrap().unwrap();
+        for (row, column) in rows.iter().flat_map(|row| columns.iter().map(move |column| (row, column))) {
             if let Ok(batch) = store.read(partition.id, Some(&Rows::run(row, 1)), &[&column.name]) {
                 let array = batch.gather().unwrap();
-                all.push(format!(
-                    "{} {row} {} {:?}",
-                    partition.name,
-                    column.name,
-                    array.column(0)
-                ));
+                all.push(format!("{} {row} {} {:?}", partition.name, column.name, array.column(0)));
             }
         }
     }
@@ -79,16 +64,8 @@ fn a_restored_store_has_the_cells_and_goes_on_to_the_same_end() {
     let dir = tempfile::tempdir().unwrap();
     let store = half_way(dir.path());
     let before = contents(&store);
-    for part in [
-        "prompts 6 truth",
-        "samples 9 response",
-        "samples 9 reward",
-        "weights/policy",
-    ] {
-        assert!(
-            before.iter().any(|cell| cell.starts_with(part)),
-            "{part} in {before:#?}"
-        );
+    for part in ["prompts 6 truth", "samples 9 response", "samples 9 reward", "weights/policy"] {
+        assert!(before.iter().any(|cell| cell.starts_with(part)), "{part} in {before:#?}");
     }
     let manifest = store.snapshot(&dir.path().join("s")).unwrap();
     assert_eq!(manifest.version, 1);
@@ -134,27 +111,16 @@ fn a_publication_hook_captures_exactly_the_publication() {
     let store = Store::create(training(2), Options::default()).unwrap();
     let captured = Arc::new(Mutex::new(Vec::new()));
     let keep = captured.clone();
-    store
-        .on_publication(move |publication| keep.lock().unwrap().push(publication.capture()))
-        .unwrap();
+    store.on_publication(move |publication| keep.lock().unwrap().push(publication.capture())).unwrap();
     testing::run(&store, 2);
     let captured = std::mem::take(&mut *captured.lock().unwrap());
     for (version, captured) in captured.into_iter().enumerate() {
         let path = dir.path().join(format!("v{version}"));
         assert_eq!(captured.write(&path).unwrap().version, version as u64);
         let restored = Store::restore(&path, Options::default()).unwrap();
-        let pinned = restored
-            .session("reader")
-            .unwrap()
-            .pin("policy", None, soon())
-            .unwrap();
+        let pinned = restored.session("reader").unwrap().pin("policy", None, soon()).unwrap();
         assert_eq!(
-            pinned
-                .read(&["data"])
-                .unwrap()
-                .binary("data")
-                .unwrap()
-                .row(0),
+            pinned.read(&["data"]).unwrap().binary("data").unwrap().row(0),
             format!("weights {version}").as_bytes()
         );
     }
@@ -166,40 +132,22 @@ fn only_live_cells_are_written() {
     let dir = tempfile::tempdir().unwrap();
     let store = half_way(dir.path());
     let manifest = store.snapshot(&dir.path().join("s")).unwrap();
-    let live = store
-        .with_state(|state, _| {
-            state
-                .live_cells()
-                .map(|run| u64::from(run.len))
-                .sum::<u64>()
-        })
-        .unwrap();
+    let live = store.with_state(|state, _| state.live_cells().map(|run| u64::from(run.len)).sum::<u64>()).unwrap();
     let mut written = 0;
-    for file in manifest
-        .files
-        .iter()
-        .filter(|file| file.name.ends_with(".arrow"))
-    {
+    for file in manifest.files.iter().filter(|file| file.name.ends_with(".arrow")) {
         let file = fs::File::open(dir.path().join("s").join(&file.name)).unwrap();
         let reader = arrow::ipc::reader::FileReader::try_new(file, None).unwrap();
-        written += reader
-            .map(|batch| batch.unwrap().num_rows() as u64)
-            .sum::<u64>();
+        written += reader.map(|batch| batch.unwrap().num_rows() as u64).sum::<u64>();
     }
     assert_eq!(written, live);
     let held = store.unit().stats().total().cells;
-    assert!(
-        held > live,
-        "{held} cells in chunks, dead ones among them, {live} alive"
-    );
+    assert!(held > live, "{held} cells in chunks, dead ones among them, {live} alive");
 }
 
 #[test]
 fn every_damaged_byte_is_found_and_the_file_named() {
     let dir = tempfile::tempdir().unwrap();
-    half_way(dir.path())
-        .snapshot(&dir.path().join("s"))
-        .unwrap();
+    half_way(dir.path()).snapshot(&dir.path().join("s")).unwrap();
     let manifest = Manifest::load(&dir.path().join("s")).unwrap();
     for entry in &manifest.files {
         let path = dir.path().join("s").join(&entry.name);
@@ -208,20 +156,12 @@ fn every_damaged_byte_is_found_and_the_file_named() {
         flipped[whole.len() / 2] ^= 0x10;
         for damaged in [&flipped[..], &whole[..whole.len() - 1], &[]] {
             fs::write(&path, damaged).unwrap();
-            let error = Store::restore(&dir.path().join("s"), Options::default())
-                .err()
-                .unwrap();
-            assert!(
-                matches!(error, Error::Snapshot(SnapshotError::Damaged { .. })),
-                "{error}"
-            );
+            let error = Store::restore(&dir.path().join("s"), Options::default()).err().unwrap();
+            assert!(matches!(error, Error::Snapshot(SnapshotError::Damaged { .. })), "{error}");
             assert!(error.to_string().contains(&entry.name), "{error}");
         }
         fs::remove_file(&path).unwrap();
-        let missing = Store::restore(&dir.path().join("s"), Options::default())
-            .err()
-            .unwrap()
-            .to_string();
+        let missing = Store::restore(&dir.path().join("s"), Options::default()).err().unwrap().to_string();
         assert!(missing.contains(&entry.name), "{missing}");
         fs::write(&path, whole).unwrap();
     }
@@ -234,61 +174,26 @@ fn foreign_files_are_refused_by_name() {
     let path = dir.path().join("s");
     let other = dir.path().join("other");
     half_way(dir.path()).snapshot(&path).unwrap();
-    Store::create(training(1), Options::default())
-        .unwrap()
-        .snapshot(&other)
-        .unwrap();
+    Store::create(training(1), Options::default()).unwrap().snapshot(&other).unwrap();
     let whole = fs::read(path.join("manifest.json")).unwrap();
     let refused = |manifest: &Manifest, expected: &str| {
-        fs::write(
-            path.join("manifest.json"),
-            serde_json::to_vec(manifest).unwrap(),
-        )
-        .unwrap();
-        let error = Store::restore(&path, Options::default())
-            .err()
-            .unwrap()
-            .to_string();
-        assert!(
-            error.contains("is foreign") && error.contains(expected),
-            "{error}"
-        );
+        fs::write(path.join("manifest.json"), serde_json::to_vec(manifest).unwrap()).unwrap();
+        let error = Store::restore(&path, Options::default()).err().unwrap().to_string();
+        assert!(error.contains("is foreign") && error.contains(expected), "{error}");
         fs::write(path.join("manifest.json"), &whole).unwrap();
     };
     let manifest = Manifest::load(&path).unwrap();
-    refused(
-        &Manifest {
-            format: "npz".into(),
-            ..manifest.clone()
-        },
-        "manifest.json",
-    );
-    refused(
-        &Manifest {
-            seq: manifest.seq + 1,
-            ..manifest.clone()
-        },
-        "state.json",
-    );
+    refused(&Manifest { format: "npz".into(), ..manifest.clone() }, "manifest.json");
+    refused(&Manifest { seq: manifest.seq + 1, ..manifest.clone() }, "state.json");
     let mut retyped = manifest.clone();
-    let samples = retyped
-        .partitions
-        .iter_mut()
-        .find(|partition| partition.name == "samples")
-        .unwrap();
+    let samples = retyped.partitions.iter_mut().find(|partition| partition.name == "samples").unwrap();
     samples.columns[0].kind = crate::Kind::Utf8;
     refused(&retyped, "p1.c0.arrow");
     let mut without_state = manifest;
     without_state.files.retain(|file| file.name != "state.json");
     refused(&without_state, "state.json");
     fs::write(path.join("manifest.json"), "{").unwrap();
-    assert!(
-        Store::restore(&path, Options::default())
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("manifest.json is damaged")
-    );
+    assert!(Store::restore(&path, Options::default()).err().unwrap().to_string().contains("manifest.json is damaged"));
 }
 
 #[test]
@@ -297,10 +202,7 @@ fn an_unfinished_snapshot_is_none_and_a_finished_one_is_never_overwritten() {
     assert_eq!(latest(&dir.path().join("nowhere")).unwrap(), None);
     let store = half_way(dir.path());
     store.snapshot(&dir.path().join("s")).unwrap();
-    let again = store
-        .snapshot(&dir.path().join("s"))
-        .unwrap_err()
-        .to_string();
+    let again = store.snapshot(&dir.path().join("s")).unwrap_err().to_string();
     assert!(again.contains("already exists"), "{again}");
     let unfinished = dir.path().join(format!("t.1.{}", write::UNFINISHED));
     fs::create_dir(&unfinished).unwrap();
@@ -309,38 +211,22 @@ fn an_unfinished_snapshot_is_none_and_a_finished_one_is_never_overwritten() {
     }
     fs::create_dir(dir.path().join("empty")).unwrap();
     assert_eq!(latest(dir.path()).unwrap(), Some(dir.path().join("s")));
-    let names: Vec<_> = fs::read_dir(dir.path())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name())
-        .collect();
-    assert!(
-        !names
-            .iter()
-            .any(|name| name.to_str().unwrap().starts_with("s.")),
-        "{names:?}"
-    );
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!names.iter().any(|name| name.to_str().unwrap().starts_with("s.")), "{names:?}");
 }
 
 #[test]
 fn chunk_ids_of_a_new_life_are_new() {
     let dir = tempfile::tempdir().unwrap();
     let store = half_way(dir.path());
-    let old: Vec<_> = store
-        .with_state(|state, _| state.live_cells().map(|run| run.chunk).collect())
-        .unwrap();
+    let old: Vec<_> = store.with_state(|state, _| state.live_cells().map(|run| run.chunk).collect()).unwrap();
     store.snapshot(&dir.path().join("s")).unwrap();
     let restored = Store::restore(&dir.path().join("s"), Options::default()).unwrap();
     let session = restored.session("rollout").unwrap();
     assert!(testing::step(&session, "rollout"));
     let samples = session.partition("samples").unwrap();
-    let new = restored
-        .with_state(|state, _| state.live_cells().map(|run| run.chunk).max())
-        .unwrap()
-        .unwrap();
-    assert!(
-        old.iter().all(|chunk| *chunk < new),
-        "{new} is among {old:?}"
-    );
+    let new = restored.with_state(|state, _| state.live_cells().map(|run| run.chunk).max()).unwrap().unwrap();
+    assert!(old.iter().all(|chunk| *chunk < new), "{new} is among {old:?}");
     let row = Rows::run(RowId(8), 1);
     assert!(restored.read(samples, Some(&row), &["response"]).is_ok());
 }

@@ -25,9 +25,7 @@ pub(super) const UNFINISHED: &str = "unfinished";
 
 pub(super) fn write(captured: &Captured, dir: &Path) -> Result<Manifest, SnapshotError> {
     if dir.exists() {
-        return Err(SnapshotError::Exists {
-            path: dir.to_owned(),
-        });
+        return Err(SnapshotError::Exists { path: dir.to_owned() });
     }
     let draft = Draft::begin(dir)?;
     let state = &captured.state;
@@ -36,16 +34,10 @@ pub(super) fn write(captured: &Captured, dir: &Path) -> Result<Manifest, Snapsho
         .into_iter()
         .filter_map(|view| {
             let columns = state.describe(view.id).ok()?.columns;
-            Some(PartitionEntry {
-                id: view.id,
-                name: view.name,
-                columns,
-            })
+            Some(PartitionEntry { id: view.id, name: view.name, columns })
         })
         .collect();
-    let mut files = vec![draft.file(STATE, |out, _| {
-        serde_json::to_writer(out, state).map_err(Into::into)
-    })?];
+    let mut files = vec![draft.file(STATE, |out, _| serde_json::to_writer(out, state).map_err(Into::into))?];
     for (&(partition, id), chunks) in &captured.columns {
         let found = partitions.iter().find(|entry| entry.id == partition);
         let column = found.and_then(|entry| entry.columns.get(usize::from(id.0)));
@@ -63,9 +55,7 @@ pub(super) fn write(captured: &Captured, dir: &Path) -> Result<Manifest, Snapsho
         partitions,
         files,
     };
-    draft.file(MANIFEST, |out, _| {
-        serde_json::to_writer_pretty(out, &manifest).map_err(Into::into)
-    })?;
+    draft.file(MANIFEST, |out, _| serde_json::to_writer_pretty(out, &manifest).map_err(Into::into))?;
     draft.finish(dir)?;
     Ok(manifest)
 }
@@ -78,31 +68,17 @@ fn cells<'a>(
     column: &Column,
     chunks: impl Iterator<Item = (&'a ChunkId, &'a Live)>,
 ) -> Result<(), WriteError> {
-    let arrow = |error| SnapshotError::Arrow {
-        path: path.to_owned(),
-        error,
-    };
-    let field = arrow_map::field(column)
-        .expect("invariant: the schema was mapped when the column was written");
-    let fields = vec![
-        Field::new("chunk", DataType::UInt64, false),
-        Field::new("slot", DataType::UInt32, false),
-        field,
-    ];
+    let arrow = |error| SnapshotError::Arrow { path: path.to_owned(), error };
+    let field = arrow_map::field(column).expect("invariant: the schema was mapped when the column was written");
+    let fields = vec![Field::new("chunk", DataType::UInt64, false), Field::new("slot", DataType::UInt32, false), field];
     let schema = Arc::new(Schema::new(fields));
     let mut writer = FileWriter::try_new(out, &schema).map_err(arrow)?;
     for (chunk, live) in chunks {
         let array = live_cells(column, live);
-        let slots: UInt32Array = live
-            .slots
-            .iter()
-            .flat_map(|&(first, len)| first..first + len)
-            .collect();
+        let slots: UInt32Array = live.slots.iter().flat_map(|&(first, len)| first..first + len).collect();
         let ids = UInt64Array::from(vec![chunk.0; slots.len()]);
         let columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(slots), array];
-        writer
-            .write(&RecordBatch::try_new(schema.clone(), columns).map_err(arrow)?)
-            .map_err(arrow)?;
+        writer.write(&RecordBatch::try_new(schema.clone(), columns).map_err(arrow)?).map_err(arrow)?;
     }
     writer.finish().map_err(arrow)?;
     Ok(())
@@ -119,9 +95,7 @@ fn live_cells(column: &Column, live: &Live) -> ArrayRef {
     let mut slices = Vec::new();
     for &(first, len) in &live.slots {
         let (mut at, end) = (first, first + len);
-        let mut index = pieces
-            .partition_point(|(start, _)| *start <= at)
-            .saturating_sub(1);
+        let mut index = pieces.partition_point(|(start, _)| *start <= at).saturating_sub(1);
         while at < end {
             let (start, piece) = &pieces[index];
             let take = end.min(start + piece.len() as u32) - at;
@@ -163,10 +137,7 @@ impl Draft {
         name.push(format!(".{}.{UNFINISHED}", std::process::id()));
         let dir = PathBuf::from(name);
         fs::create_dir_all(dir.join(CELLS)).map_err(SnapshotError::io(&dir, "make the folder"))?;
-        Ok(Self {
-            dir,
-            finished: false.into(),
-        })
+        Ok(Self { dir, finished: false.into() })
     }
 
     fn file(
@@ -177,29 +148,21 @@ impl Draft {
         let path = self.dir.join(name);
         let io = |what| SnapshotError::io(&path, what);
         let file = File::create(&path).map_err(io("create"))?;
-        let mut out = Summed {
-            inner: BufWriter::with_capacity(1 << 20, file),
-            crc: crc32fast::Hasher::new(),
-            bytes: 0,
-        };
+        let mut out =
+            Summed { inner: BufWriter::with_capacity(1 << 20, file), crc: crc32fast::Hasher::new(), bytes: 0 };
         fill(&mut out, &path).map_err(|error| match error {
             WriteError::Io(error) => io("write")(error),
             WriteError::Snapshot(error) => error,
         })?;
         out.flush().map_err(io("write"))?;
         out.inner.get_ref().sync_all().map_err(io("flush"))?;
-        Ok(FileEntry {
-            name: name.to_owned(),
-            bytes: out.bytes,
-            crc32: out.crc.finalize(),
-        })
+        Ok(FileEntry { name: name.to_owned(), bytes: out.bytes, crc32: out.crc.finalize() })
     }
 
     fn finish(&self, target: &Path) -> Result<(), SnapshotError> {
         sync_dir(&self.dir.join(CELLS))?;
         sync_dir(&self.dir)?;
-        fs::rename(&self.dir, target)
-            .map_err(SnapshotError::io(target, "rename the finished folder"))?;
+        fs::rename(&self.dir, target).map_err(SnapshotError::io(target, "rename the finished folder"))?;
         self.finished.set(true);
         match target.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => sync_dir(parent),
@@ -217,9 +180,7 @@ impl Drop for Draft {
 }
 
 fn sync_dir(dir: &Path) -> Result<(), SnapshotError> {
-    File::open(dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(SnapshotError::io(dir, "flush the folder"))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(SnapshotError::io(dir, "flush the folder"))
 }
 
 /// Counts and sums what passes.

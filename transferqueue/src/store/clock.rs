@@ -11,9 +11,7 @@ pub(super) struct Clock {
 
 impl Clock {
     pub(super) fn start() -> Self {
-        Self {
-            began: Instant::now(),
-        }
+        Self { began: Instant::now() }
     }
 
     pub(super) fn now(&self) -> Millis {

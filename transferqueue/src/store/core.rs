@@ -41,14 +41,7 @@ pub(super) enum Attempt {
 impl Core {
     pub(super) fn new(catalog: Catalog, log: Option<Log>) -> Self {
         let (sessions, hooks) = (BTreeMap::new(), Vec::new());
-        Self {
-            catalog,
-            log,
-            sessions,
-            hooks,
-            stopped: None,
-            broken: None,
-        }
+        Self { catalog, log, sessions, hooks, stopped: None, broken: None }
     }
 
     #[cfg(test)]
@@ -64,9 +57,7 @@ impl Core {
                 Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
                     cells.iter().for_each(|cell| unit.committed(cell.chunk));
                 }
-                Event::ChunksFreed { chunks, .. } => {
-                    chunks.iter().for_each(|chunk| unit.free(*chunk))
-                }
+                Event::ChunksFreed { chunks, .. } => chunks.iter().for_each(|chunk| unit.free(*chunk)),
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
                 }
@@ -86,9 +77,7 @@ impl Core {
 impl Shared {
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, Core>, Error> {
         // A panic inside may have left an event half applied: refuse rather than go on from there.
-        let broken = |_: PoisonError<_>| Error::Broken {
-            what: "a thread panicked inside the catalog".to_owned(),
-        };
+        let broken = |_: PoisonError<_>| Error::Broken { what: "a thread panicked inside the catalog".to_owned() };
         let core = self.core.lock().map_err(broken)?;
         match &core.broken {
             Some(what) => Err(Error::Broken { what: what.clone() }),
@@ -97,28 +86,17 @@ impl Shared {
     }
 
     /// One attempt at a command. Time is read under the lock, so that it never runs backwards for the catalog.
-    pub(super) fn attempt(
-        &self,
-        session: Option<SessionId>,
-        request: &mut Request,
-    ) -> Result<Attempt, Error> {
+    pub(super) fn attempt(&self, session: Option<SessionId>, request: &mut Request) -> Result<Attempt, Error> {
         let mut core = self.lock()?;
         if let Some(reason) = &core.stopped
             && waits(&request.command)
         {
-            return Err(Error::Stopped {
-                reason: reason.clone(),
-            });
+            return Err(Error::Stopped { reason: reason.clone() });
         }
         // An unknown session is sent as it is: the catalog says that it has ended.
         request.caller = session.map(|id| (id, core.sessions.get(&id).map_or(1, |last| last + 1)));
         let outcome = core.catalog.call(request, self.clock.now())?;
-        let Outcome {
-            reply,
-            record,
-            wakes,
-            published,
-        } = outcome;
+        let Outcome { reply, record, wakes, published } = outcome;
         match (&reply, session) {
             (Reply::NotYet(_), _) => {}
             (Reply::Session(id), _) => drop(core.sessions.insert(*id, 0)),

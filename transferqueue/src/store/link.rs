@@ -17,18 +17,10 @@ use crate::{
 };
 
 impl Link for Store {
-    fn call(
-        &self,
-        session: Option<SessionId>,
-        command: Command,
-        deadline: Option<Instant>,
-    ) -> Result<Reply, Error> {
+    fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
         let shared = &self.shared;
         let key = Waiters::key(&command);
-        let mut request = Request {
-            caller: None,
-            command,
-        };
+        let mut request = Request { caller: None, command };
         // Mostly nothing has to be waited for, and no listener is needed.
         let mut wait = match shared.attempt(session, &mut request)? {
             Attempt::Answered(reply) => return Ok(reply),
@@ -70,35 +62,21 @@ impl Link for Store {
                 &all
             }
         };
-        Ok((
-            state.refer(partition, rows, columns)?,
-            state.heads(partition, rows)?,
-        ))
+        Ok((state.refer(partition, rows, columns)?, state.heads(partition, rows)?))
     }
 
     fn partition(&self, name: &str) -> Result<PartitionId, Error> {
         let core = self.shared.lock()?;
         let state = core.catalog.state();
         state.partition(name).ok_or_else(|| {
-            let known: Vec<String> = state
-                .partitions()
-                .into_iter()
-                .map(|view| format!("`{}`", view.name))
-                .collect();
+            let known: Vec<String> = state.partitions().into_iter().map(|view| format!("`{}`", view.name)).collect();
             let (what, name) = ("partition".to_owned(), format!("`{name}`"));
-            Refusal::Unknown {
-                what,
-                name,
-                known: known.join(", "),
-            }
-            .into()
+            Refusal::Unknown { what, name, known: known.join(", ") }.into()
         })
     }
 
     fn describe(&self, partition: PartitionId) -> Result<Arc<Partition>, Error> {
-        Ok(Arc::new(
-            self.shared.lock()?.catalog.state().describe(partition)?,
-        ))
+        Ok(Arc::new(self.shared.lock()?.catalog.state().describe(partition)?))
     }
 
     fn claim_any(
@@ -113,18 +91,12 @@ impl Link for Store {
             let listener = self.shared.waiters.listen_to_tasks();
             let mut waits = Vec::new();
             for &task in tasks {
-                let mut request = Request {
-                    caller: None,
-                    command: Command::Claim { task, limit },
-                };
+                let mut request = Request { caller: None, command: Command::Claim { task, limit } };
                 match self.shared.attempt(Some(session), &mut request)? {
                     Attempt::Answered(Reply::Claimed(claimed)) => return Ok(Some((task, claimed))),
                     Attempt::Answered(Reply::Ended) => {}
                     Attempt::Answered(other) => {
-                        return Err(Error::Protocol {
-                            command: "claim",
-                            found: format!("{other:?}"),
-                        });
+                        return Err(Error::Protocol { command: "claim", found: format!("{other:?}") });
                     }
                     Attempt::Later(wait) => waits.push(wait),
                 }

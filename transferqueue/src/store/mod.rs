@@ -2,7 +2,7 @@
 //!
 //! A call takes the catalog's lock once, lets the catalog decide and apply, tells the unit what the events mean for its
 //! chunks, appends the record to the log, runs the publication hooks, lets go and wakes whoever may now be served. Nothing
-//! waits while holding the lock, and no worker ever polls: a call that must wait registers with [`Waiters`] *before*
+//! waits while holding the lock, and no worker ever polls: a call that must wait registers its listener *before*
 //! it asks again, so that no wake-up is lost.
 
 mod clock;
@@ -60,10 +60,7 @@ impl Store {
     /// [`Error::Refused`] when the definition contradicts itself, [`Error::Log`] when the folder for events holds those of
     /// an earlier run or cannot be written.
     pub fn create(definition: Definition, options: Options) -> Result<Self, Error> {
-        let log = options
-            .events()
-            .map(|dir| Log::create(&dir, options.policy()))
-            .transpose()?;
+        let log = options.events().map(|dir| Log::create(&dir, options.policy())).transpose()?;
         let clock = Clock::start();
         let incarnation = options.incarnation.unwrap_or_else(options::random);
         let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
@@ -82,43 +79,25 @@ impl Store {
             None => None,
             Some(dir) => {
                 // A lineage is never begun twice, also when one snapshot is restored twice.
-                taken.state.lineage = taken.state.lineage.max(log::last_lineage(&dir)?);
+                taken.state.lineage = taken.state.lineage.max(log::last_lineage(&dir, taken.state.incarnation)?);
                 Some(Log::resume(&dir, options.policy())?.0)
             }
         };
         let clock = Clock::start();
         let (catalog, first) = Catalog::restore(taken.state, clock.now());
         let unit = Unit::new(options.chunk_bytes, catalog.state().lineage());
-        taken
-            .chunks
-            .into_iter()
-            .for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
+        taken.chunks.into_iter().for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
         Self::open(Core::new(catalog, log), first, unit, clock)
     }
 
-    fn open(
-        mut core: Core,
-        first: crate::catalog::event::Record,
-        unit: Unit,
-        clock: Clock,
-    ) -> Result<Self, Error> {
+    fn open(mut core: Core, first: crate::catalog::event::Record, unit: Unit, clock: Clock) -> Result<Self, Error> {
         core.settle(&first, &unit)?;
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
         let waiters = Waiters::default();
-        let shared = Arc::new(Shared {
-            core: Mutex::new(core),
-            definition,
-            unit,
-            transport,
-            waiters,
-            clock,
-        });
+        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
         let ticker = Arc::new(Ticker::start(shared.clone()));
-        Ok(Self {
-            shared,
-            _ticker: ticker,
-        })
+        Ok(Self { shared, _ticker: ticker })
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
@@ -126,11 +105,7 @@ impl Store {
     /// # Errors
     /// [`Error::Broken`].
     pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
-        Session::open(
-            Arc::new(self.clone()),
-            self.shared.transport.clone(),
-            name.into(),
-        )
+        Session::open(Arc::new(self.clone()), self.shared.transport.clone(), name.into())
     }
 
     /// What the run declared.
@@ -149,10 +124,7 @@ impl Store {
 
     /// Why the store was stopped, if it was.
     pub fn stopped(&self) -> Option<String> {
-        self.shared
-            .lock()
-            .ok()
-            .and_then(|core| core.stopped.clone())
+        self.shared.lock().ok().and_then(|core| core.stopped.clone())
     }
 
     /// Looks at the catalog's state under its lock: be short, and do not call the store from inside.
@@ -170,10 +142,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Broken`].
-    pub fn on_publication(
-        &self,
-        hook: impl FnMut(&Publication<'_>) + Send + 'static,
-    ) -> Result<(), Error> {
+    pub fn on_publication(&self, hook: impl FnMut(&Publication<'_>) + Send + 'static) -> Result<(), Error> {
         self.shared.lock()?.hooks.push(Box::new(hook));
         Ok(())
     }
@@ -199,20 +168,8 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Refused`] when a row, a column or a cell is not there.
-    pub fn read(
-        &self,
-        partition: PartitionId,
-        rows: Option<&Rows>,
-        columns: &[&str],
-    ) -> Result<Batch, Error> {
-        reading::fresh(
-            self,
-            &*self.shared.transport,
-            |id| self.describe(id),
-            partition,
-            rows,
-            columns,
-        )
+    pub fn read(&self, partition: PartitionId, rows: Option<&Rows>, columns: &[&str]) -> Result<Batch, Error> {
+        reading::fresh(self, &*self.shared.transport, |id| self.describe(id), partition, rows, columns)
     }
 
     /// The unit that holds the bytes.

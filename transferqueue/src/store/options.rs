@@ -27,23 +27,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            dir: None,
-            flush: Flush::None,
-            segment_bytes: 64 << 20,
-            chunk_bytes: 256 << 10,
-            incarnation: None,
-        }
+        Self { dir: None, flush: Flush::None, segment_bytes: 64 << 20, chunk_bytes: 256 << 10, incarnation: None }
     }
 }
 
 impl Options {
     /// With an event log under this folder.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
-        Self {
-            dir: Some(dir.into()),
-            ..Self::default()
-        }
+        Self { dir: Some(dir.into()), ..Self::default() }
     }
 
     pub(super) fn events(&self) -> Option<PathBuf> {
@@ -51,10 +42,7 @@ impl Options {
     }
 
     pub(super) fn policy(&self) -> Policy {
-        Policy {
-            segment_bytes: self.segment_bytes,
-            flush: self.flush,
-        }
+        Policy { segment_bytes: self.segment_bytes, flush: self.flush }
     }
 }
 

@@ -18,18 +18,8 @@ pub struct Publication<'a> {
 }
 
 impl<'a> Publication<'a> {
-    pub(super) fn new(
-        consumed: &'a Consumed,
-        record: &'a Record,
-        state: &'a State,
-        unit: &'a Unit,
-    ) -> Self {
-        Self {
-            consumed,
-            record,
-            state,
-            unit,
-        }
+    pub(super) fn new(consumed: &'a Consumed, record: &'a Record, state: &'a State, unit: &'a Unit) -> Self {
+        Self { consumed, record, state, unit }
     }
 
     /// Exactly this position, to be written as a snapshot by another thread.

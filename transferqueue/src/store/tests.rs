@@ -23,27 +23,9 @@ use crate::{
 
 /// Jobs with a payload; `work` squares it, `check` reads the square.
 fn jobs() -> Definition {
-    let payload = Column::new(
-        "payload",
-        Kind::Dense {
-            dtype: Dtype::I64,
-            shape: vec![],
-        },
-    );
-    let square = Column::new(
-        "square",
-        Kind::Dense {
-            dtype: Dtype::I64,
-            shape: vec![],
-        },
-    );
-    let trace = Column::new(
-        "trace",
-        Kind::Ragged {
-            dtype: Dtype::F32,
-            inner: vec![],
-        },
-    );
+    let payload = Column::new("payload", Kind::Dense { dtype: Dtype::I64, shape: vec![] });
+    let square = Column::new("square", Kind::Dense { dtype: Dtype::I64, shape: vec![] });
+    let trace = Column::new("trace", Kind::Ragged { dtype: Dtype::F32, inner: vec![] });
     Definition {
         partitions: vec![Partition {
             name: "jobs".into(),
@@ -56,10 +38,7 @@ fn jobs() -> Definition {
                 writes: vec!["square".into(), "trace".into()],
                 ..Task::new("work", "jobs")
             },
-            Task {
-                reads: vec!["square".into(), "trace".into()],
-                ..Task::new("check", "jobs")
-            },
+            Task { reads: vec!["square".into(), "trace".into()], ..Task::new("check", "jobs") },
         ],
         ..Definition::default()
     }
@@ -71,22 +50,11 @@ fn store() -> Store {
 
 fn put(session: &Session, payloads: &[i64]) -> Rows {
     let rows = vec![NewRow::default(); payloads.len()];
-    session
-        .put(
-            PartitionId(0),
-            rows,
-            Outputs::new().dense("payload", payloads),
-            soon(),
-        )
-        .unwrap()
+    session.put(PartitionId(0), rows, Outputs::new().dense("payload", payloads), soon()).unwrap()
 }
 
 fn lease(session: &Session, task: &str, limit: u64) -> crate::Lease {
-    session
-        .claim(task, limit, soon())
-        .unwrap()
-        .lease()
-        .expect("the stream goes on")
+    session.claim(task, limit, soon()).unwrap().lease().expect("the stream goes on")
 }
 
 /// Does what `work` does for a lease.
@@ -95,13 +63,7 @@ fn work(lease: crate::Lease) {
     let payload = batch.dense::<i64>("payload").unwrap().to_vec();
     let squares: Vec<i64> = payload.iter().map(|p| p * p).collect();
     let traces = payload.iter().map(|p| vec![*p as f32; *p as usize % 3]);
-    lease
-        .commit(
-            Outputs::new()
-                .dense("square", squares)
-                .ragged("trace", traces),
-        )
-        .unwrap();
+    lease.commit(Outputs::new().dense("square", squares).ragged("trace", traces)).unwrap();
 }
 
 fn held(store: &Store) -> u64 {
@@ -112,11 +74,8 @@ fn held(store: &Store) -> u64 {
 #[test]
 fn a_row_is_put_claimed_committed_read_and_freed() {
     let store = store();
-    let (feeder, worker, checker) = (
-        store.session("feeder").unwrap(),
-        store.session("worker").unwrap(),
-        store.session("checker").unwrap(),
-    );
+    let (feeder, worker, checker) =
+        (store.session("feeder").unwrap(), store.session("worker").unwrap(), store.session("checker").unwrap());
     assert_eq!(put(&feeder, &[3, 4, 5]).to_string(), "0-2");
     work(lease(&worker, "work", 2));
     let checking = lease(&checker, "check", 10);
@@ -125,40 +84,23 @@ fn a_row_is_put_claimed_committed_read_and_freed() {
     assert_eq!(batch.dense::<i64>("square").unwrap().to_vec(), [9, 16]);
     assert_eq!(batch.ragged::<f32>("trace").unwrap().lens(), [0, 1]);
     checking.commit(Outputs::new()).unwrap();
-    assert_eq!(
-        batch.dense::<i64>("square").unwrap().scalar(1),
-        16,
-        "an open batch keeps its bytes"
-    );
+    assert_eq!(batch.dense::<i64>("square").unwrap().scalar(1), 16, "an open batch keeps its bytes");
     drop(batch);
     feeder.close_partition(PartitionId(0)).unwrap();
     work(lease(&worker, "work", 10));
     lease(&checker, "check", 10).commit(Outputs::new()).unwrap();
-    assert!(matches!(
-        worker.claim("work", 1, soon()).unwrap(),
-        Claim::Ended
-    ));
-    assert!(matches!(
-        checker.claim("check", 1, soon()).unwrap(),
-        Claim::Ended
-    ));
+    assert!(matches!(worker.claim("work", 1, soon()).unwrap(), Claim::Ended));
+    assert!(matches!(checker.claim("check", 1, soon()).unwrap(), Claim::Ended));
     assert_eq!(held(&store), 0);
     for entry in store.with_state(|state, _| state.ledger()).unwrap() {
-        assert_eq!(
-            (entry.owed, entry.consumed, entry.live),
-            (3, 3, 0),
-            "{entry:?}"
-        );
+        assert_eq!((entry.owed, entry.consumed, entry.live), (3, 3, 0), "{entry:?}");
     }
 }
 
 #[test]
 fn a_waiting_claim_is_woken_by_the_write_that_completes_it() {
     let store = store();
-    let (feeder, worker) = (
-        store.session("feeder").unwrap(),
-        store.session("worker").unwrap(),
-    );
+    let (feeder, worker) = (store.session("feeder").unwrap(), store.session("worker").unwrap());
     let waiting = {
         let checker = store.session("checker").unwrap();
         thread::spawn(move || lease(&checker, "check", 1).rows().clone())
@@ -189,6 +131,43 @@ fn no_wake_up_is_lost_between_two_workers_that_wait_for_each_other() {
 }
 
 #[test]
+fn one_worker_serves_several_tasks_in_their_order_until_all_have_ended() {
+    let store = store();
+    let session = store.session("worker").unwrap();
+    let none = session.claim_any(&["check", "work"], 1, Instant::now()).unwrap_err();
+    assert!(none.is_deadline() && none.to_string().contains("task `check` wants"), "{none}");
+    let waiting = {
+        let session = session.clone();
+        thread::spawn(move || session.claim_any(&["check", "work"], 1, soon()).unwrap().lease().unwrap())
+    };
+    put(&session, &[2, 3]);
+    let first = waiting.join().unwrap();
+    assert_eq!(first.task(), "work");
+    work(first);
+    let mut served = Vec::new();
+    session.close_partition(PartitionId(0)).unwrap();
+    while let Claim::Lease(lease) = session.claim_any(&["check", "work"], 1, soon()).unwrap() {
+        served.push(lease.task().to_owned());
+        if lease.task() == "work" { work(lease) } else { lease.commit(Outputs::new()).unwrap() }
+    }
+    assert_eq!(served, ["check", "work", "check"]);
+}
+
+#[test]
+fn a_worker_that_cannot_go_on_stops_the_others_waits() {
+    let store = store();
+    let session = store.session("worker").unwrap();
+    let waiting = {
+        let session = session.clone();
+        thread::spawn(move || session.claim_any(&["check", "work"], 1, soon()).map(drop))
+    };
+    session.stop_store("stage `work` failed: no memory");
+    let error = waiting.join().unwrap().unwrap_err();
+    assert_eq!(error.to_string(), "the store is stopping: stage `work` failed: no memory");
+    assert_eq!(session.born(PartitionId(0)).unwrap(), 0);
+}
+
+#[test]
 fn a_deadline_says_what_is_waited_for_and_who_holds_it() {
     let store = store();
     let worker = store.session("reward-0").unwrap();
@@ -197,12 +176,7 @@ fn a_deadline_says_what_is_waited_for_and_who_holds_it() {
     let error = worker.claim("check", 2, Instant::now()).unwrap_err();
     assert!(error.is_deadline());
     let said = error.to_string();
-    for part in [
-        "deadline passed: task `check` wants",
-        "`work`",
-        "under lease",
-        "reward-0",
-    ] {
+    for part in ["deadline passed: task `check` wants", "`work`", "under lease", "reward-0"] {
         assert!(said.contains(part), "{said} should contain {part}");
     }
 }
@@ -212,10 +186,7 @@ fn what_a_lost_worker_held_goes_to_the_next() {
     let store = store();
     let feeder = store.session("feeder").unwrap();
     put(&feeder, &[1, 2, 3]);
-    let (gone, next) = (
-        store.session("gone").unwrap(),
-        store.session("next").unwrap(),
-    );
+    let (gone, next) = (store.session("gone").unwrap(), store.session("next").unwrap());
     let leases = store.with_state(|state, now| state.tasks(now)[0].leases.len());
     let lost = lease(&gone, "work", 3);
     assert_eq!((leases.unwrap(), lost.rows().len()), (0, 3));
@@ -235,23 +206,10 @@ fn a_closed_sessions_leases_return_and_its_late_results_are_refused() {
     slow.close().unwrap();
     let again = lease(&feeder, "work", 1);
     assert_eq!(again.rows(), late.rows());
-    let error = late
-        .commit(
-            Outputs::new()
-                .dense("square", [1i64])
-                .ragged::<f32>("trace", [[]]),
-        )
-        .unwrap_err();
-    assert!(
-        matches!(error, Error::Refused(_)) && error.to_string().contains("ended"),
-        "{error}"
-    );
+    let error = late.commit(Outputs::new().dense("square", [1i64]).ragged::<f32>("trace", [[]])).unwrap_err();
+    assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("ended"), "{error}");
     work(again);
-    assert_eq!(
-        store.unit().stats().total().unsettled,
-        0,
-        "refused bytes are gone"
-    );
+    assert_eq!(store.unit().stats().total().unsettled, 0, "refused bytes are gone");
 }
 
 #[test]
@@ -271,10 +229,7 @@ fn a_panicking_worker_fails_its_rows_and_poison_stops_the_run() {
         assert!(worker.join().is_err());
     }
     let error = session.claim("work", 1, soon()).unwrap_err().to_string();
-    assert!(
-        error.contains("row 0") && error.contains("the worker panicked"),
-        "{error}"
-    );
+    assert!(error.contains("row 0") && error.contains("the worker panicked"), "{error}");
 }
 
 #[test]
@@ -308,43 +263,19 @@ fn outputs_are_checked_by_column_and_a_refused_commit_changes_nothing() {
     let mut leased = lease(&session, "work", 2);
     let rows = leased.rows().clone();
     let cases = [
-        (
-            Outputs::new().dense("square", [1i64]),
-            "column `square` has 1 rows, expected 2",
-        ),
-        (
-            Outputs::new().dense("sqare", [1i64, 4]),
-            "partition `jobs` has no column `sqare`",
-        ),
-        (
-            Outputs::new().dense("square", [1f32, 4.0]),
-            "is dense i64[], the output is dense f32",
-        ),
-        (
-            Outputs::new().dense("square", [1i64, 4]),
-            "column `trace` is not sealed",
-        ),
-        (
-            Outputs::new().dense("payload", [1i64, 4]),
-            "does not declare column `payload`",
-        ),
+        (Outputs::new().dense("square", [1i64]), "column `square` has 1 rows, expected 2"),
+        (Outputs::new().dense("sqare", [1i64, 4]), "partition `jobs` has no column `sqare`"),
+        (Outputs::new().dense("square", [1f32, 4.0]), "is dense i64[], the output is dense f32"),
+        (Outputs::new().dense("square", [1i64, 4]), "column `trace` is not sealed"),
+        (Outputs::new().dense("payload", [1i64, 4]), "does not declare column `payload`"),
     ];
     for (outputs, expected) in cases {
         let error = leased.commit_rows(&rows, outputs).unwrap_err().to_string();
-        assert!(
-            error.contains(expected),
-            "{error} should contain {expected}"
-        );
-        assert_eq!(
-            (leased.rows(), store.unit().stats().total().unsettled),
-            (&rows, 0)
-        );
+        assert!(error.contains(expected), "{error} should contain {expected}");
+        assert_eq!((leased.rows(), store.unit().stats().total().unsettled), (&rows, 0));
     }
     let unread = leased.batch_of(&["trace"]).unwrap_err().to_string();
-    assert!(
-        unread.contains("`trace`") && unread.contains("not sealed"),
-        "{unread}"
-    );
+    assert!(unread.contains("`trace`") && unread.contains("not sealed"), "{unread}");
     work(leased);
 }
 
@@ -355,36 +286,19 @@ fn rows_are_committed_one_by_one_written_early_and_dropped() {
     put(&session, &[1, 2, 3, 4]);
     let mut leased = lease(&session, "work", 4);
     let one = Rows::run(RowId(2), 1);
-    leased
-        .commit_rows(
-            &one,
-            Outputs::new()
-                .dense("square", [9i64])
-                .ragged::<f32>("trace", [[0.5]]),
-        )
-        .unwrap();
+    leased.commit_rows(&one, Outputs::new().dense("square", [9i64]).ragged::<f32>("trace", [[0.5]])).unwrap();
     assert_eq!(leased.rows().to_string(), "0-1,3");
-    leased
-        .write(Outputs::for_rows(one_row(0)).dense("square", [1i64]))
-        .unwrap();
+    leased.write(Outputs::for_rows(one_row(0)).dense("square", [1i64])).unwrap();
     let tags = Tags::from([("level".to_owned(), Tag::Int(2))]);
     let outputs = Outputs::for_rows(one_row(1))
         .dense("square", [4i64])
         .note(RowId(1), tags.clone(), Some(Span { first: 0, last: 0 }))
         .drop_rows(one_row(3), "empty");
-    leased
-        .write(
-            Outputs::for_rows("0-1".parse().unwrap())
-                .ragged::<f32>("trace", [vec![], vec![1.0, 2.0]]),
-        )
-        .unwrap();
+    leased.write(Outputs::for_rows("0-1".parse().unwrap()).ragged::<f32>("trace", [vec![], vec![1.0, 2.0]])).unwrap();
     leased.commit(outputs).unwrap();
     let checking = lease(&session, "check", 9);
     assert_eq!(checking.rows().to_string(), "0-2");
-    assert_eq!(
-        (&checking.heads()[1].tags, checking.heads()[1].span),
-        (&tags, Some(Span { first: 0, last: 0 }))
-    );
+    assert_eq!((&checking.heads()[1].tags, checking.heads()[1].span), (&tags, Some(Span { first: 0, last: 0 })));
     let batch = checking.batch_of(&["trace", "square"]).unwrap();
     assert_eq!(batch.columns().collect::<Vec<_>>(), ["trace", "square"]);
     assert_eq!(batch.dense::<i64>("square").unwrap().to_vec(), [1, 4, 9]);
@@ -407,43 +321,16 @@ fn appended_cells_are_sealed_by_the_commit_of_their_row_and_forgotten_with_the_l
     leased.append(RowId(0), "trace", &[5.0f32]).unwrap();
     leased.append(RowId(1), "trace", &[2.0f32, 3.0]).unwrap();
     assert_eq!(store.unit().stats().total().open, 16);
-    let wrong = leased
-        .append(RowId(0), "trace", &[1i64])
-        .unwrap_err()
-        .to_string();
-    assert!(
-        wrong.contains("`trace` is ragged f32, the output is ragged i64"),
-        "{wrong}"
-    );
-    let dense = leased
-        .append(RowId(0), "square", &[1i64])
-        .unwrap_err()
-        .to_string();
+    let wrong = leased.append(RowId(0), "trace", &[1i64]).unwrap_err().to_string();
+    assert!(wrong.contains("`trace` is ragged f32, the output is ragged i64"), "{wrong}");
+    let dense = leased.append(RowId(0), "square", &[1i64]).unwrap_err().to_string();
     assert!(dense.contains("only ragged columns"), "{dense}");
-    let both = Outputs::new()
-        .dense("square", [4i64])
-        .ragged::<f32>("trace", [[0.0]]);
-    assert!(
-        leased
-            .commit_rows(&one_row(1), both)
-            .unwrap_err()
-            .to_string()
-            .contains("use one of the two")
-    );
-    leased
-        .commit_rows(&one_row(1), Outputs::new().dense("square", [4i64]))
-        .unwrap();
+    let both = Outputs::new().dense("square", [4i64]).ragged::<f32>("trace", [[0.0]]);
+    assert!(leased.commit_rows(&one_row(1), both).unwrap_err().to_string().contains("use one of the two"));
+    leased.commit_rows(&one_row(1), Outputs::new().dense("square", [4i64])).unwrap();
     assert_eq!(store.unit().stats().total().open, 4);
     let checking = lease(&session, "check", 1);
-    assert_eq!(
-        checking
-            .batch()
-            .unwrap()
-            .ragged::<f32>("trace")
-            .unwrap()
-            .row(0),
-        [1.0, 2.0, 3.0]
-    );
+    assert_eq!(checking.batch().unwrap().ragged::<f32>("trace").unwrap().row(0), [1.0, 2.0, 3.0]);
     drop(leased);
     assert_eq!(store.unit().stats().total().open, 0);
     work(lease(&session, "work", 1));
@@ -496,10 +383,7 @@ fn many_threads_consume_every_row_exactly_once() {
 #[test]
 fn the_replayed_log_gives_the_state_that_wrote_it() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
-        segment_bytes: 2000,
-        ..Options::at(dir.path())
-    };
+    let options = Options { segment_bytes: 2000, ..Options::at(dir.path()) };
     let store = Store::create(jobs(), options).unwrap();
     let session = store.session("worker").unwrap();
     put(&session, &[1, 2, 3]);
@@ -507,18 +391,9 @@ fn the_replayed_log_gives_the_state_that_wrote_it() {
     let _held = lease(&session, "work", 1);
     lease(&session, "check", 1).commit(Outputs::new()).unwrap();
     let state = store.with_state(|state, _| state.clone()).unwrap();
-    assert_eq!(
-        log::replay(&dir.path().join("events")).unwrap().state(),
-        &state
-    );
-    assert!(
-        dir.path().join("events/000001.jsonl").exists(),
-        "segments were rotated"
-    );
-    let second = Store::create(jobs(), Options::at(dir.path()))
-        .err()
-        .unwrap()
-        .to_string();
+    assert_eq!(log::replay(&dir.path().join("events")).unwrap().state(), &state);
+    assert!(dir.path().join("events/000001.jsonl").exists(), "segments were rotated");
+    let second = Store::create(jobs(), Options::at(dir.path())).err().unwrap().to_string();
     assert!(second.contains("earlier run"), "{second}");
 }
 
@@ -529,69 +404,33 @@ fn a_training_run_publishes_and_frees_all_but_the_weights() {
     let (heard, definition) = (published.clone(), store.definition());
     let hook = move |publication: &Publication<'_>| {
         let consumed = publication.consumed;
-        let lines = crate::audit::lines(
-            consumed,
-            &definition,
-            consumed.cycle.map_or(0, |cycle| cycle + 1),
-        );
+        let lines = crate::audit::lines(consumed, &definition, consumed.cycle.map_or(0, |cycle| cycle + 1));
         assert_eq!(publication.state.version(), consumed.version);
-        heard
-            .lock()
-            .unwrap()
-            .push((consumed.cycle, consumed.version, lines));
+        heard.lock().unwrap().push((consumed.cycle, consumed.version, lines));
     };
     store.on_publication(hook).unwrap();
     testing::run(&store, 3);
     let published = published.lock().unwrap();
     assert_eq!(
-        published
-            .iter()
-            .map(|(cycle, version, _)| (*cycle, *version))
-            .collect::<Vec<_>>(),
+        published.iter().map(|(cycle, version, _)| (*cycle, *version)).collect::<Vec<_>>(),
         [(None, 0), (Some(0), 1), (Some(1), 2), (Some(2), 3)]
     );
     for (cycle, version, lines) in &published[1..] {
         assert_eq!(lines.len(), 8);
-        assert!(
-            lines
-                .iter()
-                .all(|line| line.task == "actor" && line.lag == 0 && line.version == version - 1)
-        );
-        assert!(
-            lines
-                .iter()
-                .all(|line| Some(line.step - 1) == *cycle && line.lineage == 0)
-        );
+        assert!(lines.iter().all(|line| line.task == "actor" && line.lag == 0 && line.version == version - 1));
+        assert!(lines.iter().all(|line| Some(line.step - 1) == *cycle && line.lineage == 0));
     }
     for entry in store.with_state(|state, _| state.ledger()).unwrap() {
         let dropped: u64 = entry.dropped.values().sum();
-        assert_eq!(
-            (entry.owed, entry.live),
-            (entry.consumed + dropped, 0),
-            "{entry:?}"
-        );
+        assert_eq!((entry.owed, entry.live), (entry.consumed + dropped, 0), "{entry:?}");
     }
     let session = store.session("reader").unwrap();
     let pinned = session.pin("policy", None, soon()).unwrap();
     assert_eq!(pinned.version().version, 3);
-    assert_eq!(
-        pinned
-            .read(&["data"])
-            .unwrap()
-            .binary("data")
-            .unwrap()
-            .row(0),
-        b"weights 3"
-    );
+    assert_eq!(pinned.read(&["data"]).unwrap().binary("data").unwrap().row(0), b"weights 3");
     let weights = store.unit().stats();
     let samples = session.partition("samples").unwrap();
-    assert!(
-        weights
-            .columns
-            .keys()
-            .all(|(partition, _)| *partition != samples),
-        "{weights:?}"
-    );
+    assert!(weights.columns.keys().all(|(partition, _)| *partition != samples), "{weights:?}");
 }
 
 #[test]
@@ -601,18 +440,8 @@ fn a_pin_waits_for_its_version_and_unpins_when_dropped() {
     let waiting = thread::spawn(move || session.pin("policy", Some(0), soon()).unwrap());
     testing::publish(&store.session("trainer").unwrap(), None, 0);
     let pinned = waiting.join().unwrap();
-    assert_eq!(
-        (
-            pinned.version().version,
-            pinned.read(&["data"]).unwrap().len()
-        ),
-        (0, 1)
-    );
-    let pins = |store: &Store| {
-        store
-            .with_state(|state, _| state.weights()[0].pinned_by.clone())
-            .unwrap()
-    };
+    assert_eq!((pinned.version().version, pinned.read(&["data"]).unwrap().len()), (0, 1));
+    let pins = |store: &Store| store.with_state(|state, _| state.weights()[0].pinned_by.clone()).unwrap();
     assert_eq!(pins(&store), ["rollout"]);
     drop(pinned);
     assert_eq!(pins(&store), [""; 0]);
@@ -633,14 +462,7 @@ fn a_store_ends_with_its_last_handle() {
 #[test]
 fn a_store_that_cannot_log_is_broken_and_says_so() {
     let store = store();
-    store
-        .shared
-        .lock()
-        .unwrap()
-        .break_for_test("event log: disk full");
+    store.shared.lock().unwrap().break_for_test("event log: disk full");
     let error = store.session("worker").unwrap_err().to_string();
-    assert_eq!(
-        error,
-        "the store is broken: event log: disk full; restore the last snapshot"
-    );
+    assert_eq!(error, "the store is broken: event log: disk full; restore the last snapshot");
 }

@@ -41,10 +41,7 @@ impl Ticker {
             }
         };
         let thread = Builder::new().name("tq-ticker".to_owned()).spawn(run);
-        Self {
-            alive: Some(alive),
-            thread: Some(thread.expect("invariant: the process can start a thread")),
-        }
+        Self { alive: Some(alive), thread: Some(thread.expect("invariant: the process can start a thread")) }
     }
 }
 
@@ -58,23 +55,10 @@ impl Drop for Ticker {
 }
 
 fn tick(shared: &Shared, heartbeat: bool) -> Result<(), Error> {
-    shared.attempt(
-        None,
-        &mut Request {
-            caller: None,
-            command: Command::Tick,
-        },
-    )?;
-    let sessions: Vec<_> = if heartbeat {
-        shared.lock()?.sessions.keys().copied().collect()
-    } else {
-        Vec::new()
-    };
+    shared.attempt(None, &mut Request { caller: None, command: Command::Tick })?;
+    let sessions: Vec<_> = if heartbeat { shared.lock()?.sessions.keys().copied().collect() } else { Vec::new() };
     for session in sessions {
-        let mut request = Request {
-            caller: None,
-            command: Command::Heartbeat,
-        };
+        let mut request = Request { caller: None, command: Command::Heartbeat };
         match shared.attempt(Some(session), &mut request) {
             // It ended in between.
             Err(Error::Refused(_)) | Ok(_) => {}

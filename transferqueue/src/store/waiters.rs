@@ -22,19 +22,14 @@ impl Waiters {
         match command {
             Command::Claim { task, .. } => Some(Wake::Task(*task)),
             Command::Put { partition, .. } => Some(Wake::Put(*partition)),
-            Command::Pin { model, .. } | Command::Offer { model, .. } => {
-                Some(Wake::Version(*model))
-            }
+            Command::Pin { model, .. } | Command::Offer { model, .. } => Some(Wake::Version(*model)),
             _ => None,
         }
     }
 
     /// Registers a waiter.
     pub(super) fn listen(&self, wake: Wake) -> EventListener {
-        let mut events = self
-            .events
-            .lock()
-            .expect("invariant: nothing panics under this lock");
+        let mut events = self.events.lock().expect("invariant: nothing panics under this lock");
         events.entry(wake).or_default().listen()
     }
 
@@ -51,10 +46,7 @@ impl Waiters {
         if matches!(wake, Wake::Task(_)) {
             self.tasks.notify(usize::MAX);
         }
-        let events = self
-            .events
-            .lock()
-            .expect("invariant: nothing panics under this lock");
+        let events = self.events.lock().expect("invariant: nothing panics under this lock");
         if let Some(event) = events.get(&wake) {
             event.notify(usize::MAX);
         }
@@ -62,10 +54,7 @@ impl Waiters {
 
     /// Wakes everyone.
     pub(super) fn wake_all(&self) {
-        let events = self
-            .events
-            .lock()
-            .expect("invariant: nothing panics under this lock");
+        let events = self.events.lock().expect("invariant: nothing panics under this lock");
         for event in events.values() {
             event.notify(usize::MAX);
         }

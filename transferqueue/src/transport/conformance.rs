@@ -45,13 +45,7 @@ macro_rules! suite {
 pub(crate) use suite;
 
 fn ragged() -> Column {
-    Column::new(
-        "tokens",
-        Kind::Ragged {
-            dtype: Dtype::I32,
-            inner: vec![],
-        },
-    )
+    Column::new("tokens", Kind::Ragged { dtype: Dtype::I32, inner: vec![] })
 }
 
 /// Row `i` has `i % 4` elements, counting on from `start`.
@@ -65,11 +59,7 @@ fn rows(start: i32, n: usize) -> ArrayRef {
 
 fn put(fixture: &impl Fixture, array: &ArrayRef) -> Placed {
     let column = ragged();
-    let target = Target {
-        partition: PartitionId(3),
-        id: ColumnId(1),
-        column: &column,
-    };
+    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column };
     fixture.transport().put(target, array.clone()).unwrap()
 }
 
@@ -80,21 +70,8 @@ fn put_committed(fixture: &impl Fixture, array: &ArrayRef) -> (ChunkId, u32) {
 }
 
 fn pointer(runs: &[(ChunkId, u32, u32)]) -> ColumnRef {
-    let runs = runs
-        .iter()
-        .map(|&(chunk, slot, len)| CellRun {
-            chunk,
-            generation: 0,
-            slot,
-            len,
-        })
-        .collect();
-    ColumnRef {
-        name: "tokens".into(),
-        partition: PartitionId(3),
-        column: ColumnId(1),
-        runs,
-    }
+    let runs = runs.iter().map(|&(chunk, slot, len)| CellRun { chunk, generation: 0, slot, len }).collect();
+    ColumnRef { name: "tokens".into(), partition: PartitionId(3), column: ColumnId(1), runs }
 }
 
 fn get(fixture: &impl Fixture, runs: &[(ChunkId, u32, u32)]) -> Result<Vec<View>, TransportError> {
@@ -107,71 +84,32 @@ fn joined(views: &[View]) -> ArrayRef {
 
 pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
     let kinds = [
-        Kind::Dense {
-            dtype: Dtype::F64,
-            shape: vec![],
-        },
-        Kind::Dense {
-            dtype: Dtype::U8,
-            shape: vec![3, 2],
-        },
-        Kind::Ragged {
-            dtype: Dtype::U16,
-            inner: vec![],
-        },
-        Kind::Ragged {
-            dtype: Dtype::U16,
-            inner: vec![2],
-        },
+        Kind::Dense { dtype: Dtype::F64, shape: vec![] },
+        Kind::Dense { dtype: Dtype::U8, shape: vec![3, 2] },
+        Kind::Ragged { dtype: Dtype::U16, inner: vec![] },
+        Kind::Ragged { dtype: Dtype::U16, inner: vec![2] },
         Kind::Utf8,
         Kind::Binary,
     ];
     for kind in kinds {
         let fixture = F::new(1 << 20);
         let column = Column::new("c", kind.clone());
-        let bytes =
-            |n: usize| arrow::buffer::Buffer::from((0..n as u8).collect::<Vec<_>>().as_slice());
+        let bytes = |n: usize| arrow::buffer::Buffer::from((0..n as u8).collect::<Vec<_>>().as_slice());
         let array = match &kind {
-            Kind::Dense { dtype, .. } => arrow_map::dense_array(
-                &kind,
-                4,
-                bytes(4 * dtype.size() * arrow_map::inner_len(&kind)),
-            ),
-            Kind::Ragged { .. } => arrow_map::ragged_array(
-                "c",
-                &kind,
-                &[1, 0, 2, 1],
-                bytes(8 * arrow_map::inner_len(&kind)),
-            )
-            .unwrap(),
+            Kind::Dense { dtype, .. } => {
+                arrow_map::dense_array(&kind, 4, bytes(4 * dtype.size() * arrow_map::inner_len(&kind)))
+            }
+            Kind::Ragged { .. } => {
+                arrow_map::ragged_array("c", &kind, &[1, 0, 2, 1], bytes(8 * arrow_map::inner_len(&kind))).unwrap()
+            }
             _ => arrow_map::bytes_array("c", &kind, &[1, 0, 2, 1], bytes(4)).unwrap(),
         };
-        let target = Target {
-            partition: PartitionId(0),
-            id: ColumnId(0),
-            column: &column,
-        };
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column };
         let placed = fixture.transport().put(target, array.clone()).unwrap();
-        let runs = vec![CellRun {
-            chunk: placed.chunk,
-            generation: 0,
-            slot: placed.slot,
-            len: 4,
-        }];
-        let pointer = ColumnRef {
-            name: "c".into(),
-            partition: PartitionId(0),
-            column: ColumnId(0),
-            runs,
-        };
+        let runs = vec![CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: 4 }];
+        let pointer = ColumnRef { name: "c".into(), partition: PartitionId(0), column: ColumnId(0), runs };
         let views = fixture.transport().get(&pointer).unwrap();
-        assert_eq!(
-            arrow_map::copy(&column, views.iter().map(View::array))
-                .unwrap()
-                .as_ref(),
-            array.as_ref(),
-            "{kind}"
-        );
+        assert_eq!(arrow_map::copy(&column, views.iter().map(View::array)).unwrap().as_ref(), array.as_ref(), "{kind}");
     }
 }
 
@@ -188,34 +126,15 @@ pub(crate) fn runs_come_back_in_the_pointers_order<F: Fixture>() {
     let fixture = F::new(1 << 20);
     let (a, first) = put_committed(&fixture, &rows(0, 8));
     let (b, second) = put_committed(&fixture, &rows(500, 8));
-    let views = get(
-        &fixture,
-        &[(b, second + 4, 4), (a, first + 1, 2), (b, second, 1)],
-    )
-    .unwrap();
-    let expected = [
-        rows(500, 8).slice(4, 4),
-        rows(0, 8).slice(1, 2),
-        rows(500, 8).slice(0, 1),
-    ];
-    assert_eq!(
-        joined(&views).as_ref(),
-        arrow_map::copy(&ragged(), &expected).unwrap().as_ref()
-    );
+    let views = get(&fixture, &[(b, second + 4, 4), (a, first + 1, 2), (b, second, 1)]).unwrap();
+    let expected = [rows(500, 8).slice(4, 4), rows(0, 8).slice(1, 2), rows(500, 8).slice(0, 1)];
+    assert_eq!(joined(&views).as_ref(), arrow_map::copy(&ragged(), &expected).unwrap().as_ref());
 }
 
 pub(crate) fn a_cell_can_be_read_many_times_in_one_get<F: Fixture>() {
     let fixture = F::new(1 << 20);
     let (chunk, slot) = put_committed(&fixture, &rows(7, 4));
-    let views = get(
-        &fixture,
-        &[
-            (chunk, slot + 3, 1),
-            (chunk, slot + 3, 1),
-            (chunk, slot + 3, 1),
-        ],
-    )
-    .unwrap();
+    let views = get(&fixture, &[(chunk, slot + 3, 1), (chunk, slot + 3, 1), (chunk, slot + 3, 1)]).unwrap();
     let cell = rows(7, 4).slice(3, 1);
     let expected = arrow_map::copy(&ragged(), [&cell, &cell, &cell]).unwrap();
     assert_eq!(joined(&views).as_ref(), expected.as_ref());
@@ -229,10 +148,7 @@ pub(crate) fn committed_cells_never_change_when_more_are_put<F: Fixture>() {
         put_committed(&fixture, &rows(start * 1000, 6));
     }
     assert_eq!(joined(&before).as_ref(), rows(0, 6).as_ref());
-    assert_eq!(
-        joined(&get(&fixture, &[(chunk, slot, 6)]).unwrap()).as_ref(),
-        rows(0, 6).as_ref()
-    );
+    assert_eq!(joined(&get(&fixture, &[(chunk, slot, 6)]).unwrap()).as_ref(), rows(0, 6).as_ref());
 }
 
 pub(crate) fn freed_bytes_stay_for_an_open_view_and_go_with_it<F: Fixture>() {
@@ -261,16 +177,9 @@ pub(crate) fn a_pointer_to_freed_bytes_is_gone<F: Fixture>() {
 pub(crate) fn an_unknown_cell_is_gone<F: Fixture>() {
     let fixture = F::new(1 << 20);
     let (chunk, slot) = put_committed(&fixture, &rows(0, 6));
-    assert!(
-        get(&fixture, &[(ChunkId(999), 0, 1)])
-            .unwrap_err()
-            .is_gone()
-    );
+    assert!(get(&fixture, &[(ChunkId(999), 0, 1)]).unwrap_err().is_gone());
     let beyond = get(&fixture, &[(chunk, slot + 5, 2)]).unwrap_err();
-    assert!(
-        beyond.is_gone() && beyond.to_string().contains("cells 5..7"),
-        "{beyond}"
-    );
+    assert!(beyond.is_gone() && beyond.to_string().contains("`tokens`: cells 5..7"), "{beyond}");
 }
 
 pub(crate) fn an_abandoned_put_leaves_nothing<F: Fixture>() {
@@ -289,10 +198,7 @@ pub(crate) fn a_put_under_way_survives_the_freeing_of_its_chunk<F: Fixture>() {
     fixture.committed(late.chunk);
     let (late_chunk, late_slot) = (late.chunk, late.slot);
     drop(late);
-    assert_eq!(
-        joined(&get(&fixture, &[(late_chunk, late_slot, 3)]).unwrap()).as_ref(),
-        rows(50, 3).as_ref()
-    );
+    assert_eq!(joined(&get(&fixture, &[(late_chunk, late_slot, 3)]).unwrap()).as_ref(), rows(50, 3).as_ref());
     fixture.free(late_chunk);
     assert_eq!(fixture.bytes_held(), 0);
 }
@@ -300,21 +206,10 @@ pub(crate) fn a_put_under_way_survives_the_freeing_of_its_chunk<F: Fixture>() {
 pub(crate) fn a_wrong_array_is_refused_by_name<F: Fixture>() {
     let fixture = F::new(1 << 20);
     let column = ragged();
-    let target = Target {
-        partition: PartitionId(3),
-        id: ColumnId(1),
-        column: &column,
-    };
+    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column };
     let wrong: ArrayRef = std::sync::Arc::new(arrow::array::Float32Array::from(vec![1.0]));
-    let error = fixture
-        .transport()
-        .put(target, wrong)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("`tokens`") && error.contains("ragged i32"),
-        "{error}"
-    );
+    let error = fixture.transport().put(target, wrong).unwrap_err().to_string();
+    assert!(error.contains("`tokens`") && error.contains("ragged i32"), "{error}");
     assert_eq!(fixture.bytes_held(), 0);
 }
 

@@ -28,13 +28,11 @@ impl Transport for Local {
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        Ok(self
-            .unit
-            .write(target.partition, target.id, target.column, array)?)
+        self.unit.write(target.partition, target.id, target.column, array).map_err(TransportError::Unit)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
-        Ok(self.unit.read(&pointer.runs)?)
+        self.unit.read(&pointer.runs).map_err(|gone| TransportError::Gone { column: pointer.name.clone(), gone })
     }
 
     fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {
@@ -58,10 +56,7 @@ mod tests {
     impl Fixture for InProcess {
         fn new(capacity: usize) -> Self {
             let unit = Unit::new(capacity, 0);
-            Self {
-                transport: Local::new(unit.clone()),
-                unit,
-            }
+            Self { transport: Local::new(unit.clone()), unit }
         }
 
         fn transport(&self) -> &dyn Transport {
@@ -90,39 +85,16 @@ mod tests {
 
         use crate::{arrow_map, catalog::command::CellRun, ids::*, schema::*};
         let fixture = InProcess::new(1 << 20);
-        let column = Column::new(
-            "x",
-            Kind::Dense {
-                dtype: Dtype::F32,
-                shape: vec![],
-            },
-        );
+        let column = Column::new("x", Kind::Dense { dtype: Dtype::F32, shape: vec![] });
         let mut values = arrow::buffer::MutableBuffer::new(0);
         values.extend_from_slice(&[1f32, 2.0, 3.0]);
         let array = arrow_map::dense_array(&column.kind, 3, values.into());
         let address = arrow_map::leaf_bytes(&array).unwrap().as_ptr();
-        let target = Target {
-            partition: PartitionId(0),
-            id: ColumnId(0),
-            column: &column,
-        };
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column };
         let placed = fixture.transport.put(target, Arc::clone(&array)).unwrap();
-        let run = CellRun {
-            chunk: placed.chunk,
-            generation: 0,
-            slot: 0,
-            len: 3,
-        };
-        let pointer = ColumnRef {
-            name: "x".into(),
-            partition: PartitionId(0),
-            column: ColumnId(0),
-            runs: vec![run],
-        };
+        let run = CellRun { chunk: placed.chunk, generation: 0, slot: 0, len: 3 };
+        let pointer = ColumnRef { name: "x".into(), partition: PartitionId(0), column: ColumnId(0), runs: vec![run] };
         let views = fixture.transport.get(&pointer).unwrap();
-        assert_eq!(
-            arrow_map::leaf_bytes(views[0].array()).unwrap().as_ptr(),
-            address
-        );
+        assert_eq!(arrow_map::leaf_bytes(views[0].array()).unwrap().as_ptr(), address);
     }
 }

@@ -37,7 +37,7 @@ pub trait Transport: Send + Sync {
     /// until the last view of them is gone.
     ///
     /// # Errors
-    /// [`TransportError::Unit`] with [`UnitError::Gone`] when a cell is not there any more.
+    /// [`TransportError::Gone`] by column when a cell is not there any more.
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError>;
 
     /// A cell that the caller fills step by step and puts once it is complete; its bytes are counted meanwhile.
@@ -103,35 +103,31 @@ impl View {
 
     /// Part of the view, under the same grant.
     pub fn slice(&self, offset: usize, len: usize) -> Self {
-        Self {
-            array: self.array.slice(offset, len),
-            grant: self.grant.clone(),
-        }
+        Self { array: self.array.slice(offset, len), grant: self.grant.clone() }
     }
 }
 
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} cells of {}",
-            self.array.len(),
-            self.array.data_type()
-        )
+        write!(f, "{} cells of {}", self.array.len(), self.array.data_type())
     }
 }
 
 /// Why bytes did not travel.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields are named in the message")]
 pub enum TransportError {
+    /// The pointer is older than the bytes.
+    #[error("column `{column}`: {gone}")]
+    Gone { column: String, gone: UnitError },
     /// The unit refused.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    Unit(UnitError),
 }
 
 impl TransportError {
     /// Whether the pointer is older than the bytes; resolving it again may help.
     pub fn is_gone(&self) -> bool {
-        matches!(self, Self::Unit(UnitError::Gone { .. }))
+        matches!(self, Self::Gone { .. })
     }
 }

@@ -46,10 +46,7 @@ impl Chunk {
     /// A chunk with its first piece, held by that piece's writer.
     pub(super) fn new(id: ChunkId, key: Key, array: &ArrayRef, bytes: usize) -> Self {
         let state = State {
-            pieces: vec![Piece {
-                first: 0,
-                array: array.clone(),
-            }],
+            pieces: vec![Piece { first: 0, array: array.clone() }],
             end: array.len() as u32,
             bytes,
             live: false,
@@ -58,49 +55,27 @@ impl Chunk {
             grants: 0,
             writes: 1,
         };
-        Self {
-            id,
-            key,
-            state: Mutex::new(state),
-        }
+        Self { id, key, state: Mutex::new(state) }
     }
 
     /// A closed chunk that the catalog holds; slots between the pieces are gone.
     pub(super) fn restored(id: ChunkId, key: Key, pieces: Vec<(u32, ArrayRef)>) -> Self {
         let state = State {
-            end: pieces
-                .last()
-                .map_or(0, |(first, array)| first + array.len() as u32),
+            end: pieces.last().map_or(0, |(first, array)| first + array.len() as u32),
             // Pieces are slices of one array: each counts for what it shows.
-            bytes: pieces
-                .iter()
-                .map(|(_, array)| array.to_data().get_slice_memory_size().unwrap_or(0))
-                .sum(),
-            pieces: pieces
-                .into_iter()
-                .map(|(first, array)| Piece { first, array })
-                .collect(),
+            bytes: pieces.iter().map(|(_, array)| array.to_data().get_slice_memory_size().unwrap_or(0)).sum(),
+            pieces: pieces.into_iter().map(|(first, array)| Piece { first, array }).collect(),
             live: true,
             closed: true,
             retired: false,
             grants: 0,
             writes: 0,
         };
-        Self {
-            id,
-            key,
-            state: Mutex::new(state),
-        }
+        Self { id, key, state: Mutex::new(state) }
     }
 
     /// Appends a piece and holds the chunk for its writer; `None` when it is closed or full.
-    pub(super) fn push(
-        &self,
-        array: &ArrayRef,
-        bytes: usize,
-        capacity: usize,
-        max_pieces: usize,
-    ) -> Option<u32> {
+    pub(super) fn push(&self, array: &ArrayRef, bytes: usize, capacity: usize, max_pieces: usize) -> Option<u32> {
         let mut state = self.lock();
         let full = state.bytes + bytes > capacity || state.pieces.len() >= max_pieces;
         if full || state.closed || state.retired {
@@ -108,10 +83,7 @@ impl Chunk {
         }
         let first = state.end;
         state.end = first.checked_add(u32::try_from(array.len()).ok()?)?;
-        state.pieces.push(Piece {
-            first,
-            array: array.clone(),
-        });
+        state.pieces.push(Piece { first, array: array.clone() });
         state.bytes += bytes;
         state.writes += 1;
         Some(first)
@@ -121,10 +93,7 @@ impl Chunk {
     pub(super) fn slices(&self, slot: u32, len: u32, mut each: impl FnMut(ArrayRef)) -> bool {
         let state = self.lock();
         let (mut at, end) = (slot, slot + len);
-        let mut index = state
-            .pieces
-            .partition_point(|piece| piece.first <= slot)
-            .saturating_sub(1);
+        let mut index = state.pieces.partition_point(|piece| piece.first <= slot).saturating_sub(1);
         while at < end {
             let Some(piece) = state.pieces.get(index) else {
                 return false;
@@ -138,9 +107,7 @@ impl Chunk {
             each(if whole {
                 piece.array.clone()
             } else {
-                piece
-                    .array
-                    .slice((at - piece.first) as usize, take as usize)
+                piece.array.slice((at - piece.first) as usize, take as usize)
             });
             at += take;
             index += 1;
@@ -149,11 +116,7 @@ impl Chunk {
     }
 
     pub(super) fn pieces(&self) -> Vec<(u32, ArrayRef)> {
-        self.lock()
-            .pieces
-            .iter()
-            .map(|piece| (piece.first, piece.array.clone()))
-            .collect()
+        self.lock().pieces.iter().map(|piece| (piece.first, piece.array.clone())).collect()
     }
 
     /// Takes a grant; `false` when the chunk has left the unit.
@@ -191,19 +154,13 @@ impl Chunk {
         let state = self.lock();
         Account {
             bytes: state.bytes as u64,
-            cells: state
-                .pieces
-                .iter()
-                .map(|piece| piece.array.len() as u64)
-                .sum(),
+            cells: state.pieces.iter().map(|piece| piece.array.len() as u64).sum(),
             live: state.live,
             granted: state.grants > 0,
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state
-            .lock()
-            .expect("invariant: nothing panics under this lock")
+        self.state.lock().expect("invariant: nothing panics under this lock")
     }
 }

@@ -16,7 +16,7 @@
 //! let placed = unit.write(PartitionId(0), ColumnId(0), &reward, cells)?;
 //! unit.committed(placed.chunk); // the catalog's event names it
 //! drop(placed);
-//! assert_eq!(unit.stats().total().live, 8);
+//! assert_eq!(unit.stats().total().cells, 2);
 //! # Ok::<(), transferqueue::unit::UnitError>(())
 //! ```
 
@@ -101,9 +101,7 @@ impl Unit {
             next: AtomicU64::new((life << LIFE_BITS) + 1),
             capacity,
         };
-        Self {
-            inner: Arc::new(inner),
-        }
+        Self { inner: Arc::new(inner) }
     }
 
     /// Stores cells. Their slots follow each other in one chunk; the returned hold keeps them until the catalog knows.
@@ -132,11 +130,7 @@ impl Unit {
         let mut views: Vec<View> = Vec::with_capacity(runs.len());
         let mut last: Option<(ChunkId, Arc<Grant>)> = None;
         for run in runs {
-            let gone = UnitError::Gone {
-                chunk: run.chunk,
-                slot: run.slot,
-                end: run.slot + run.len,
-            };
+            let gone = UnitError::Gone { chunk: run.chunk, slot: run.slot, end: run.slot + run.len };
             let grant = match &last {
                 Some((chunk, grant)) if *chunk == run.chunk => grant.clone(),
                 _ => match self.grant(run.chunk) {
@@ -144,9 +138,7 @@ impl Unit {
                     None => return Err(gone),
                 },
             };
-            let complete = grant.chunk.slices(run.slot, run.len, |array| {
-                views.push(View::new(array, grant.clone()))
-            });
+            let complete = grant.chunk.slices(run.slot, run.len, |array| views.push(View::new(array, grant.clone())));
             if !complete {
                 return Err(gone);
             }
@@ -158,10 +150,7 @@ impl Unit {
     /// Holds a chunk; `None` when it is gone.
     pub fn grant(&self, chunk: ChunkId) -> Option<Grant> {
         let chunk = self.inner.chunks.get(&chunk)?.clone();
-        chunk.hold().then(|| Grant {
-            unit: self.inner.clone(),
-            chunk,
-        })
+        chunk.hold().then(|| Grant { unit: self.inner.clone(), chunk })
     }
 
     /// An event names the chunk: the catalog holds it from now on.
@@ -191,30 +180,17 @@ impl Unit {
     }
 
     /// Puts a chunk back that a snapshot holds: live, closed, pieces at given slots.
-    pub(crate) fn adopt(
-        &self,
-        key: (PartitionId, ColumnId),
-        id: ChunkId,
-        pieces: Vec<(u32, ArrayRef)>,
-    ) {
-        self.inner
-            .chunks
-            .insert(id, Arc::new(Chunk::restored(id, key, pieces)));
+    pub(crate) fn adopt(&self, key: (PartitionId, ColumnId), id: ChunkId, pieces: Vec<(u32, ArrayRef)>) {
+        self.inner.chunks.insert(id, Arc::new(Chunk::restored(id, key, pieces)));
     }
 }
 
 impl Inner {
     fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Placed {
-        let mut filling = self
-            .filling
-            .lock()
-            .expect("invariant: nothing panics under this lock");
+        let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
         let bytes = array.get_buffer_memory_size();
         let fits = |chunk: &Arc<Chunk>| chunk.push(&array, bytes, self.capacity, MAX_PIECES);
-        let (chunk, slot) = match filling
-            .get(&key)
-            .and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot)))
-        {
+        let (chunk, slot) = match filling.get(&key).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
             Some(found) => found,
             None => {
                 let id = ChunkId(self.next.fetch_add(1, Ordering::Relaxed));
@@ -224,16 +200,8 @@ impl Inner {
                 (chunk, 0)
             }
         };
-        let hold = WriteHold {
-            unit: self.clone(),
-            chunk: chunk.clone(),
-        };
-        Placed {
-            chunk: chunk.id,
-            slot,
-            sizes,
-            hold: Box::new(hold),
-        }
+        let hold = WriteHold { unit: self.clone(), chunk: chunk.clone() };
+        Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) }
     }
 
     /// Removes a chunk that nobody holds.
@@ -242,14 +210,8 @@ impl Inner {
             return;
         }
         self.chunks.remove(&chunk.id);
-        let mut filling = self
-            .filling
-            .lock()
-            .expect("invariant: nothing panics under this lock");
-        if filling
-            .get(&chunk.key)
-            .is_some_and(|current| current.id == chunk.id)
-        {
+        let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
+        if filling.get(&chunk.key).is_some_and(|current| current.id == chunk.id) {
             filling.remove(&chunk.key);
         }
     }

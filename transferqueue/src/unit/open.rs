@@ -17,12 +17,7 @@ pub struct OpenCell {
 
 impl OpenCell {
     pub(super) fn new(unit: Arc<Inner>, key: Key) -> Self {
-        Self {
-            unit,
-            key,
-            parts: Vec::new(),
-            bytes: 0,
-        }
+        Self { unit, key, parts: Vec::new(), bytes: 0 }
     }
 
     /// Adds elements at the end.
@@ -44,11 +39,7 @@ impl OpenCell {
 
     fn count(&mut self, change: i64) {
         self.bytes = self.bytes.wrapping_add_signed(change);
-        let mut open = self
-            .unit
-            .open
-            .lock()
-            .expect("invariant: nothing panics under this lock");
+        let mut open = self.unit.open.lock().expect("invariant: nothing panics under this lock");
         let bytes = open.entry(self.key).or_default();
         *bytes = bytes.wrapping_add_signed(change);
         if *bytes == 0 {

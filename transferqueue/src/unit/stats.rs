@@ -36,25 +36,20 @@ pub struct Stats {
 impl Stats {
     /// The sum over all columns.
     pub fn total(&self) -> ColumnBytes {
-        self.columns
-            .values()
-            .fold(ColumnBytes::default(), |sum, c| ColumnBytes {
-                chunks: sum.chunks + c.chunks,
-                cells: sum.cells + c.cells,
-                live: sum.live + c.live,
-                pinned: sum.pinned + c.pinned,
-                lingering: sum.lingering + c.lingering,
-                unsettled: sum.unsettled + c.unsettled,
-                open: sum.open + c.open,
-            })
+        self.columns.values().fold(ColumnBytes::default(), |sum, c| ColumnBytes {
+            chunks: sum.chunks + c.chunks,
+            cells: sum.cells + c.cells,
+            live: sum.live + c.live,
+            pinned: sum.pinned + c.pinned,
+            lingering: sum.lingering + c.lingering,
+            unsettled: sum.unsettled + c.unsettled,
+            open: sum.open + c.open,
+        })
     }
 
     /// One column's account; zeros when nothing is held.
     pub fn column(&self, partition: PartitionId, column: ColumnId) -> ColumnBytes {
-        self.columns
-            .get(&(partition, column))
-            .copied()
-            .unwrap_or_default()
+        self.columns.get(&(partition, column)).copied().unwrap_or_default()
     }
 }
 
@@ -73,12 +68,7 @@ impl Inner {
             sum.lingering += bytes(account.granted && !account.live);
             sum.unsettled += bytes(!account.granted && !account.live);
         }
-        for (key, bytes) in self
-            .open
-            .lock()
-            .expect("invariant: nothing panics under this lock")
-            .iter()
-        {
+        for (key, bytes) in self.open.lock().expect("invariant: nothing panics under this lock").iter() {
             stats.columns.entry(*key).or_default().open += bytes;
         }
         stats

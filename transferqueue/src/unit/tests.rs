@@ -9,13 +9,7 @@ use crate::{
 };
 
 fn column() -> Column {
-    Column::new(
-        "x",
-        Kind::Dense {
-            dtype: Dtype::I64,
-            shape: vec![],
-        },
-    )
+    Column::new("x", Kind::Dense { dtype: Dtype::I64, shape: vec![] })
 }
 
 fn cells(values: std::ops::Range<i64>) -> ArrayRef {
@@ -27,27 +21,18 @@ fn cells(values: std::ops::Range<i64>) -> ArrayRef {
 }
 
 fn write(unit: &Unit, array: ArrayRef) -> Placed {
-    unit.write(PartitionId(1), ColumnId(2), &column(), array)
-        .unwrap()
+    unit.write(PartitionId(1), ColumnId(2), &column(), array).unwrap()
 }
 
 fn run(placed: &Placed, len: u32) -> CellRun {
-    CellRun {
-        chunk: placed.chunk,
-        generation: 0,
-        slot: placed.slot,
-        len,
-    }
+    CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len }
 }
 
 #[test]
 fn a_full_chunk_gives_way_to_the_next_and_a_large_write_gets_its_own() {
     let unit = Unit::new(1000, 0);
     let [a, b, c, d] = [50, 50, 50, 500].map(|n| write(&unit, cells(0..n)));
-    assert_eq!(
-        (a.chunk, a.slot, b.chunk, b.slot),
-        (a.chunk, 0, a.chunk, 50)
-    );
+    assert_eq!((a.chunk, a.slot, b.chunk, b.slot), (a.chunk, 0, a.chunk, 50));
     assert_ne!(c.chunk, a.chunk);
     assert_ne!(d.chunk, c.chunk);
     assert_eq!(unit.stats().total().chunks, 3);
@@ -56,9 +41,7 @@ fn a_full_chunk_gives_way_to_the_next_and_a_large_write_gets_its_own() {
 #[test]
 fn single_rows_close_a_chunk_by_number() {
     let unit = Unit::new(1 << 30, 0);
-    let placed: Vec<Placed> = (0..=MAX_PIECES as i64)
-        .map(|i| write(&unit, cells(i..i + 1)))
-        .collect();
+    let placed: Vec<Placed> = (0..=MAX_PIECES as i64).map(|i| write(&unit, cells(i..i + 1))).collect();
     let slots = (placed[MAX_PIECES - 1].slot, placed[MAX_PIECES].slot);
     assert_eq!(slots, (MAX_PIECES as u32 - 1, 0));
 }
@@ -84,47 +67,13 @@ fn each_byte_is_counted_for_what_holds_it() {
     let unit = Unit::new(1 << 20, 0);
     let of = |unit: &Unit| unit.stats().column(PartitionId(1), ColumnId(2));
     let placed = write(&unit, cells(0..64));
-    assert_eq!(
-        of(&unit),
-        ColumnBytes {
-            chunks: 1,
-            cells: 64,
-            unsettled: 512,
-            ..Default::default()
-        }
-    );
+    assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, unsettled: 512, ..Default::default() });
     unit.committed(placed.chunk);
-    assert_eq!(
-        of(&unit),
-        ColumnBytes {
-            chunks: 1,
-            cells: 64,
-            live: 512,
-            ..Default::default()
-        }
-    );
+    assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, live: 512, ..Default::default() });
     let views = unit.read(&[run(&placed, 1)]).unwrap();
-    assert_eq!(
-        of(&unit),
-        ColumnBytes {
-            chunks: 1,
-            cells: 64,
-            live: 512,
-            pinned: 512,
-            ..Default::default()
-        }
-    );
+    assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, live: 512, pinned: 512, ..Default::default() });
     unit.free(placed.chunk);
-    assert_eq!(
-        of(&unit),
-        ColumnBytes {
-            chunks: 1,
-            cells: 64,
-            pinned: 512,
-            lingering: 512,
-            ..Default::default()
-        }
-    );
+    assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, pinned: 512, lingering: 512, ..Default::default() });
     drop(views);
     drop(placed);
     assert_eq!(of(&unit), ColumnBytes::default());
@@ -137,10 +86,7 @@ fn open_cells_are_counted_until_they_are_sealed_or_forgotten() {
     cell.append(&[1i32, 2, 3]);
     cell.append(&[4i32]);
     assert_eq!(unit.stats().column(PartitionId(1), ColumnId(2)).open, 16);
-    assert_eq!(
-        cell.parts().collect::<Vec<_>>().concat(),
-        bytemuck::cast_slice::<i32, u8>(&[1, 2, 3, 4])
-    );
+    assert_eq!(cell.parts().collect::<Vec<_>>().concat(), bytemuck::cast_slice::<i32, u8>(&[1, 2, 3, 4]));
     drop(cell);
     assert_eq!(unit.stats(), Stats::default());
 }
@@ -148,37 +94,14 @@ fn open_cells_are_counted_until_they_are_sealed_or_forgotten() {
 #[test]
 fn a_restored_chunk_has_its_cells_at_their_slots_and_nothing_between() {
     let unit = Unit::new(1 << 20, 1);
-    unit.adopt(
-        (PartitionId(1), ColumnId(2)),
-        ChunkId(7),
-        vec![(2, cells(20..22)), (9, cells(90..91))],
-    );
-    let at = |slot, len| {
-        unit.read(&[CellRun {
-            chunk: ChunkId(7),
-            generation: 0,
-            slot,
-            len,
-        }])
-    };
-    assert_eq!(
-        at(3, 1).unwrap()[0].array().as_ref(),
-        cells(21..22).as_ref()
-    );
-    assert_eq!(
-        at(9, 1).unwrap()[0].array().as_ref(),
-        cells(90..91).as_ref()
-    );
+    unit.adopt((PartitionId(1), ColumnId(2)), ChunkId(7), vec![(2, cells(20..22)), (9, cells(90..91))]);
+    let at = |slot, len| unit.read(&[CellRun { chunk: ChunkId(7), generation: 0, slot, len }]);
+    assert_eq!(at(3, 1).unwrap()[0].array().as_ref(), cells(21..22).as_ref());
+    assert_eq!(at(9, 1).unwrap()[0].array().as_ref(), cells(90..91).as_ref());
     for (slot, len) in [(0, 1), (3, 2), (4, 1), (9, 2)] {
-        assert!(
-            matches!(at(slot, len), Err(UnitError::Gone { .. })),
-            "{slot}+{len}"
-        );
+        assert!(matches!(at(slot, len), Err(UnitError::Gone { .. })), "{slot}+{len}");
     }
-    assert!(
-        write(&unit, cells(0..1)).chunk > ChunkId(1 << 40),
-        "a later life has later ids"
-    );
+    assert!(write(&unit, cells(0..1)).chunk > ChunkId(1 << 40), "a later life has later ids");
     unit.free(ChunkId(7));
     assert!(at(9, 1).is_err());
 }

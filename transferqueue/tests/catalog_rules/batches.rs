@@ -102,7 +102,8 @@ fn the_next_cycle_is_not_cut_before_this_one_is_published() {
     complete(&mut world, s, &[0, 1]);
     assert_eq!(cuts(&world).len(), 1);
     world.work(s, "actor", 1);
-    world.waits(s, "actor");
+    assert!(world.claimed(s, "actor", 1).batch.rows.is_empty(), "what remains is to offer");
+    assert_eq!(cuts(&world).len(), 1);
     world.offer(s, "policy", Some(0)).unwrap();
     assert_eq!(cuts(&world)[1], (1, 0, vec![1], true));
 }

@@ -15,7 +15,12 @@ use crate::catalog_support::{World, grpo, put_partition, row_column, schedule, t
 fn jobs(sampling: Sampling) -> Definition {
     let mut work = task("work", "jobs", Grain::Row, &["input"], &[]);
     work.sampling = sampling;
-    Definition { seed: 3, partitions: vec![put_partition("jobs", &["input"])], tasks: vec![work], ..Definition::default() }
+    Definition {
+        seed: 3,
+        partitions: vec![put_partition("jobs", &["input"])],
+        tasks: vec![work],
+        ..Definition::default()
+    }
 }
 
 #[test]
@@ -201,7 +206,8 @@ fn a_filter_is_decided_when_the_columns_read_are_sealed() {
     assert_eq!(world.ledger("long").owed, 0);
     let claimed = world.claimed(s, "work", 2);
     let cells = world.outputs("work", &claimed.batch.rows);
-    let note = |row, length| RowNote { row: RowId(row), tags: [("length".to_owned(), Tag::Int(length))].into(), span: None };
+    let note =
+        |row, length| RowNote { row: RowId(row), tags: [("length".to_owned(), Tag::Int(length))].into(), span: None };
     let rows = claimed.batch.rows.clone();
     let notes = vec![note(0, 3), note(1, 30)];
     world.call(s, Command::Commit { lease: claimed.lease, rows, cells, notes, drops: vec![] }).unwrap();

@@ -14,7 +14,7 @@ fn base() -> Definition {
 /// The refusal must contain all of these words.
 #[track_caller]
 fn refused(definition: Definition, words: &[&str]) {
-    let refusal = Catalog::create(definition, 1, Millis(0)).err().expect("must be refused");
+    let refusal = Catalog::create(definition, 1, Millis(0)).expect_err("must be refused");
     assert_eq!(refusal.advice(), Advice::FixCall);
     let message = refusal.to_string();
     for word in words {

@@ -68,20 +68,21 @@ fn a_call_that_waits_or_is_refused_leaves_its_number_free() {
     let (mut world, s) = world(0);
     let claim = world.request(s, Command::Claim { task: world.task("work"), limit: 1 });
     assert!(matches!(world.send(&claim), Ok(Reply::NotYet(_))));
-    world.own(Command::Put {
-        partition: world.partition("jobs"),
-        rows: vec![NewRow::default()],
-        cells: vec![CellWrite {
-            column: transferqueue::ColumnId(0),
-            rows: Rows::run(RowId(0), 1),
-            chunk: transferqueue::ChunkId(99),
-            slot: 0,
-            sizes: Sizes::Uniform(1),
-            seal: true,
-            replaces: None,
-        }],
-    })
-    .unwrap();
+    world
+        .own(Command::Put {
+            partition: world.partition("jobs"),
+            rows: vec![NewRow::default()],
+            cells: vec![CellWrite {
+                column: transferqueue::ColumnId(0),
+                rows: Rows::run(RowId(0), 1),
+                chunk: transferqueue::ChunkId(99),
+                slot: 0,
+                sizes: Sizes::Uniform(1),
+                seal: true,
+                replaces: None,
+            }],
+        })
+        .unwrap();
     assert!(matches!(world.send(&claim), Ok(Reply::Claimed(_))), "the same number is answered later");
     let wrong = Request { caller: Some((s, 3)), command: Command::Claim { task: world.task("work"), limit: 0 } };
     assert!(world.send(&wrong).is_err());
@@ -140,7 +141,11 @@ fn a_lease_expires_unless_it_is_renewed_with_progress() {
     let (mut world, s) = world(1);
     let lease = world.claimed(s, "work", 1).lease;
     pass_alive(&mut world, &[s], 4_000);
-    assert_eq!(world.call(s, Command::Renew { lease, progress: 0 }), Ok(Reply::Renewed(5_000)), "the first counts always");
+    assert_eq!(
+        world.call(s, Command::Renew { lease, progress: 0 }),
+        Ok(Reply::Renewed(5_000)),
+        "the first counts always"
+    );
     pass_alive(&mut world, &[s], 4_000);
     assert_eq!(world.call(s, Command::Renew { lease, progress: 0 }), Ok(Reply::Renewed(1_000)), "no progress");
     pass_alive(&mut world, &[s], 1_000);

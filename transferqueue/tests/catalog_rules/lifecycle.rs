@@ -107,12 +107,34 @@ fn a_chunk_that_is_freed_while_a_write_to_it_is_under_way_is_announced_again() {
     let first = world.append(chunk, responses, a.batch.rows.clone(), 4);
     // The unit has written the second cell, too, but its commit comes later.
     let second = world.append(chunk, responses, b.batch.rows.clone(), 4);
-    world.call(s, Command::Commit { lease: a.lease, rows: a.batch.rows.clone(), cells: vec![first], notes: vec![], drops: vec![] }).unwrap();
+    world
+        .call(
+            s,
+            Command::Commit {
+                lease: a.lease,
+                rows: a.batch.rows.clone(),
+                cells: vec![first],
+                notes: vec![],
+                drops: vec![],
+            },
+        )
+        .unwrap();
     let drop = DropRows { rows: a.batch.rows, reason: "unwanted".into() };
     world.own(Command::Drop { partition: samples, rows: drop }).unwrap();
     assert!(world.last().iter().any(|e| matches!(e, Event::ChunksFreed { slots, .. } if slots == &[1])));
     assert!(!world.freed.contains(&chunk), "the unit keeps what the catalog has not heard of");
-    world.call(s, Command::Commit { lease: b.lease, rows: b.batch.rows.clone(), cells: vec![second], notes: vec![], drops: vec![] }).unwrap();
+    world
+        .call(
+            s,
+            Command::Commit {
+                lease: b.lease,
+                rows: b.batch.rows.clone(),
+                cells: vec![second],
+                notes: vec![],
+                drops: vec![],
+            },
+        )
+        .unwrap();
     let batch = world.claimed(s, "reward", 1).batch;
     assert_eq!(batch.columns[0].runs[0].chunk, chunk);
     let drop = DropRows { rows: b.batch.rows, reason: "unwanted".into() };
@@ -158,7 +180,10 @@ fn a_prompt_in_use_cannot_be_dropped_but_a_waiting_one_can() {
     let s = world.session("s");
     world.put(s, "prompts", 3).unwrap();
     let prompts = world.partition("prompts");
-    let drop = |row| Command::Drop { partition: prompts, rows: DropRows { rows: Rows::run(RowId(row), 1), reason: "x".into() } };
+    let drop = |row| Command::Drop {
+        partition: prompts,
+        rows: DropRows { rows: Rows::run(RowId(row), 1), reason: "x".into() },
+    };
     assert!(matches!(world.own(drop(1)), Err(Refusal::NoRow { .. })));
     world.own(drop(2)).unwrap();
     assert_eq!(world.live("prompts"), 2);
@@ -183,7 +208,8 @@ fn a_task_on_the_parent_holds_the_prompt_too() {
 fn a_linked_column_made_by_a_task_of_the_parent_is_waited_for() {
     let mut def = grpo(1, schedule(2, 1, 0, 1));
     def.partitions[0].columns.push(row_column("tokens"));
-    def.partitions[1].birth = Birth::Expand { from: "prompts".into(), n: 1, link: vec!["tokens".into()], gate: Gate::Schedule };
+    def.partitions[1].birth =
+        Birth::Expand { from: "prompts".into(), n: 1, link: vec!["tokens".into()], gate: Gate::Schedule };
     for task in &mut def.tasks {
         task.reads.iter_mut().filter(|read| *read == "prompt").for_each(|read| *read = "tokens".into());
     }

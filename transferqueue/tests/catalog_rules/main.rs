@@ -1,10 +1,11 @@
 //! The rules of the catalog, one test a rule.
 
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod batches;
 #[path = "../catalog_support/mod.rs"]
 mod catalog_support;
-mod batches;
 mod claims;
 mod definitions;
 mod explanations;

@@ -49,7 +49,9 @@ fn version_0_is_there_once_every_model_has_offered_its_initial_weights() {
     assert!(world.wakes.contains(&Wake::Version(ModelId(0))) && world.wakes.contains(&Wake::Version(ModelId(1))));
     let Reply::Pinned(pinned) = pin(&mut world, s, None).unwrap() else { panic!() };
     assert_eq!((pinned.version, pinned.lineage), (0, 0));
-    assert!(world.offer(s, "policy", None).is_err());
+    let again = world.weights(s, "again");
+    let offer = Command::Offer { model: world.model("policy"), cycle: None, weights: Some(again), state: None };
+    assert!(matches!(world.call(s, offer), Err(Refusal::Offer { .. })));
 }
 
 #[test]

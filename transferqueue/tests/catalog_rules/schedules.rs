@@ -148,9 +148,9 @@ fn when_the_run_is_over_the_rest_is_dropped_as_surplus_and_everything_ends() {
         assert_eq!(world.claim(s, task, 1), Ok(Reply::Ended), "{task}");
         assert!(world.ledger(task).balanced());
     }
-    assert_eq!(world.put(s, "prompts", 1), Ok(Reply::Ended), "the source is told");
     assert_eq!((world.live("prompts"), world.live("samples")), (0, 0));
-    assert!(world.unit.len() <= 1, "only the weights are left: {:?}", world.unit);
+    assert_eq!(world.unit.len(), 1, "only the newest weights are left: {:?}", world.unit);
+    assert_eq!(world.put(s, "prompts", 1), Ok(Reply::Ended), "the source is told");
 }
 
 #[test]

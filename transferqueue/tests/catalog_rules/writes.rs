@@ -158,7 +158,7 @@ fn impossible_writes_are_refused() {
     let prompt_chunk = ChunkId(1);
     assert_ne!(foreign, prompt_chunk);
     let sizes = CellWrite { sizes: Sizes::Each(vec![1]), ..good.clone() };
-    let slot = CellWrite { slot: u32::MAX, ..good.clone() };
+    let slot = CellWrite { slot: u32::MAX, ..good };
     for (cell, word) in [(sizes, "1 sizes for 2 cells"), (slot, "slots below")] {
         let write = Command::Write { lease: claimed.lease, cells: vec![cell], notes: vec![] };
         let refusal = world.call(s, write).unwrap_err().to_string();
@@ -178,7 +178,8 @@ fn a_chunk_holds_one_column() {
     let mut cells = world.outputs("rollout", &claimed.batch.rows);
     world.call(s, Command::Write { lease: claimed.lease, cells: vec![cells[0].clone()], notes: vec![] }).unwrap();
     (cells[1].chunk, cells[1].slot) = (cells[0].chunk, 1);
-    let refusal = world.call(s, commit(claimed.lease, claimed.batch.rows, vec![cells.remove(1)])).unwrap_err().to_string();
+    let refusal =
+        world.call(s, commit(claimed.lease, claimed.batch.rows, vec![cells.remove(1)])).unwrap_err().to_string();
     assert!(refusal.contains("`second`") && refusal.contains("`responses`"), "{refusal}");
 }
 
@@ -210,7 +211,8 @@ fn a_put_brings_every_column_that_no_task_writes_and_no_other() {
     let jobs = world.partition("jobs");
     let rows = vec![NewRow::default(); 2];
     let mut cell = |column: u16, rows: Rows| world.cells(ColumnId(column), rows, 1);
-    let (a, b, made) = (cell(0, Rows::run(RowId(0), 2)), cell(1, Rows::run(RowId(0), 2)), cell(2, Rows::run(RowId(0), 2)));
+    let (a, b, made) =
+        (cell(0, Rows::run(RowId(0), 2)), cell(1, Rows::run(RowId(0), 2)), cell(2, Rows::run(RowId(0), 2)));
     let short = cell(1, Rows::run(RowId(0), 1));
     let put = |cells: Vec<&CellWrite>| Command::Put {
         partition: jobs,
@@ -288,7 +290,10 @@ fn a_late_commit_of_dropped_rows_is_told_and_leaves_nothing() {
     let column = world.catalog.state().columns().into_iter().find(|c| c.column == "responses").unwrap();
     assert_eq!((column.bytes_live, column.bytes_dead_in_chunk), (4, 4));
     assert!(world.unit.contains_key(&chunk));
-    assert!(matches!(world.commit(s, "rollout", claimed.lease, &Rows::run(RowId(0), 1)), Err(Refusal::LeaseEnded { .. })));
+    assert!(matches!(
+        world.commit(s, "rollout", claimed.lease, &Rows::run(RowId(0), 1)),
+        Err(Refusal::LeaseEnded { .. })
+    ));
 }
 
 #[test]
@@ -332,7 +337,7 @@ fn notes_tell_possible_versions_and_finite_numbers() {
     for (bad, word) in [
         (note(0, late, none.clone()), "versions 0 to 1"),
         (note(0, None, nan), "finite"),
-        (note(3, None, none.clone()), "not under lease"),
+        (note(3, None, none), "not under lease"),
     ] {
         let write = Command::Write { lease: claimed.lease, cells: vec![], notes: vec![bad] };
         let refusal = world.call(s, write).unwrap_err().to_string();

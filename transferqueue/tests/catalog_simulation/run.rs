@@ -256,7 +256,13 @@ impl Simulation {
         let mut text = format!("{:#?}\n{:#?}\n", state.definition().schedule, state.schedule());
         for task in state.tasks(now).into_iter().filter(|task| !task.ended) {
             let wait = task.wait.map_or_else(|| "servable".to_owned(), |wait| wait.to_string());
-            text += &format!("{}: {} owed, {} ready, {} leases: {wait}\n", task.task, task.backlog, task.ready, task.leases.len());
+            text += &format!(
+                "{}: {} owed, {} ready, {} leases: {wait}\n",
+                task.task,
+                task.backlog,
+                task.ready,
+                task.leases.len()
+            );
         }
         for worker in self.workers.iter().filter(|worker| !worker.finished()) {
             let doing = match &worker.doing {

@@ -13,9 +13,19 @@ use crate::{catalog_support::World, random::Random};
 pub enum Doing {
     Nothing,
     /// Holds rows.
-    Holding { task: TaskId, claimed: Claimed, left: BTreeSet<RowId>, progress: u64 },
+    Holding {
+        task: TaskId,
+        claimed: Claimed,
+        left: BTreeSet<RowId>,
+        progress: u64,
+    },
     /// Publishes a cycle (or initial weights): partition made, filled, closed, then offered.
-    Offering { cycle: Option<u64>, weights: Option<PartitionId>, filled: bool, closed: bool },
+    Offering {
+        cycle: Option<u64>,
+        weights: Option<PartitionId>,
+        filled: bool,
+        closed: bool,
+    },
 }
 
 pub struct Worker {
@@ -39,7 +49,11 @@ pub struct Worker {
 pub enum Step {
     Went,
     /// The last part made a publication: of this model, with these rows in memory.
-    Published { model: u16, cycle: Option<u64>, memory: BTreeSet<RowId> },
+    Published {
+        model: u16,
+        cycle: Option<u64>,
+        memory: BTreeSet<RowId>,
+    },
     Stopped,
 }
 
@@ -79,7 +93,8 @@ impl Worker {
         let request = world.request(self.session, command);
         let reply = world.send(&request)?;
         world.answered(&request, &reply);
-        if !matches!(reply, Reply::NotYet(_)) && !matches!(request.command, Command::CloseSession) && random.chance(10) {
+        if !matches!(reply, Reply::NotYet(_)) && !matches!(request.command, Command::CloseSession) && random.chance(10)
+        {
             let seq = world.catalog.state().seq();
             assert_eq!(world.send(&request).as_ref(), Ok(&reply), "a repeated call hears the same reply");
             assert_eq!(world.catalog.state().seq(), seq, "and changes nothing");
@@ -177,7 +192,8 @@ impl Worker {
                 let seal = random.chance(50);
                 let notes = if seal { self.notes(world, random, &def, &claimed, &rows) } else { vec![] };
                 let cells = self.cells(world, random, &def, partition, &rows, seal);
-                let Reply::Written { dropped } = self.call(world, random, Command::Write { lease, cells, notes })? else {
+                let Reply::Written { dropped } = self.call(world, random, Command::Write { lease, cells, notes })?
+                else {
                     panic!("a write is answered as one")
                 };
                 dropped.iter().for_each(|row| _ = left.remove(&row));
@@ -195,7 +211,8 @@ impl Worker {
             kind => {
                 let rows = some(random, &left, kind < 85);
                 let drops = self.drops(random, plan, &rows);
-                let dropping: BTreeSet<RowId> = drops.iter().flat_map(|drop| drop.rows.iter().collect::<Vec<_>>()).collect();
+                let dropping: BTreeSet<RowId> =
+                    drops.iter().flat_map(|drop| drop.rows.iter().collect::<Vec<_>>()).collect();
                 let sealed: Rows = rows.iter().filter(|row| !dropping.contains(row)).collect();
                 let notes = self.notes(world, random, &def, &claimed, &rows);
                 let cells = self.cells(world, random, &def, partition, &sealed, true);
@@ -235,8 +252,10 @@ impl Worker {
         let mut cells = Vec::new();
         for name in &def.writes {
             let column = world.column(&def.partition, name);
-            let open: Rows =
-                rows.iter().filter(|row| world.catalog.state().is_sealed(partition, column, *row) != Some(true)).collect();
+            let open: Rows = rows
+                .iter()
+                .filter(|row| world.catalog.state().is_sealed(partition, column, *row) != Some(true))
+                .collect();
             if open.is_empty() {
                 continue;
             }
@@ -262,14 +281,7 @@ impl Worker {
     }
 
     /// Rollout notes versions, and a tag that filters ask for, with the cells or before.
-    fn notes(
-        &self,
-        world: &World,
-        random: &mut Random,
-        def: &Task,
-        claimed: &Claimed,
-        rows: &Rows,
-    ) -> Vec<RowNote> {
+    fn notes(&self, world: &World, random: &mut Random, def: &Task, claimed: &Claimed, rows: &Rows) -> Vec<RowNote> {
         let Some(_) = &def.samples_with else { return Vec::new() };
         let newest = world.catalog.state().version();
         let exact = def.partition == "val"
@@ -309,7 +321,9 @@ impl Worker {
             None => {
                 let columns = vec![transferqueue::Column::new("data", transferqueue::Kind::Binary)];
                 let partition = Partition { name, columns, birth: Birth::Put { capacity: None } };
-                let Reply::Partition(id) = self.call(world, random, Command::CreatePartition(partition))? else { panic!() };
+                let Reply::Partition(id) = self.call(world, random, Command::CreatePartition(partition))? else {
+                    panic!()
+                };
                 Doing::Offering { cycle, weights: Some(id), filled, closed }
             }
             Some(id) if !filled => {

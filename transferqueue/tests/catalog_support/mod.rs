@@ -240,7 +240,7 @@ impl World {
     /// Claims and commits once; returns what was claimed.
     pub fn work(&mut self, session: SessionId, task: &str, limit: u64) -> Claimed {
         let claimed = self.claimed(session, task, limit);
-        self.commit(session, task, claimed.lease, &claimed.batch.rows.clone()).unwrap();
+        self.commit(session, task, claimed.lease, &claimed.batch.rows).unwrap();
         claimed
     }
 

@@ -5,11 +5,7 @@ use crate::{Origin, Refusal, scalar};
 
 /// Reads everything after the `=`.
 pub(super) fn parse(text: &str, origin: &Origin) -> Result<Node, Refusal> {
-    let mut reader = Reader {
-        text,
-        at: 0,
-        origin,
-    };
+    let mut reader = Reader { text, at: 0, origin };
     reader.blanks();
     if reader.rest().is_empty() {
         return Ok(Node::new(Value::Str(String::new()), origin.clone()));
@@ -18,9 +14,9 @@ pub(super) fn parse(text: &str, origin: &Origin) -> Result<Node, Refusal> {
     reader.blanks();
     match reader.peek() {
         None => Ok(value),
-        Some(',') => Err(reader.refuse("a list of alternatives (a sweep)", "one value").action(
-            "write a list as [a,b], or quote the text; runs over several values are not supported",
-        )),
+        Some(',') => Err(reader
+            .refuse("a list of alternatives (a sweep)", "one value")
+            .action("write a list as [a,b], or quote the text; runs over several values are not supported")),
         Some(other) => Err(reader.refuse(&format!("`{other}` after the value"), "the end of the argument")),
     }
 }
@@ -117,10 +113,7 @@ impl Reader<'_> {
             }
             let key = self.text[start..self.at].trim().to_owned();
             if key.is_empty() || self.peek() != Some(':') {
-                return Err(self.refuse(
-                    "a map without `key:`",
-                    "{key:value,key:value} with unquoted keys",
-                ));
+                return Err(self.refuse("a map without `key:`", "{key:value,key:value} with unquoted keys"));
             }
             self.bump();
             let mut value = self.value(Where::Map)?;
@@ -163,8 +156,7 @@ impl Reader<'_> {
         while let Some(c) = self.peek() {
             if self.rest().starts_with("${") {
                 let end = self.rest().find('}').map(|end| self.at + end + 1);
-                let end =
-                    end.ok_or_else(|| self.refuse("`${` that is not closed", "`${a.b.c}`"))?;
+                let end = end.ok_or_else(|| self.refuse("`${` that is not closed", "`${a.b.c}`"))?;
                 text.push_str(&self.text[self.at..end]);
                 self.at = end;
                 continue;
@@ -173,9 +165,7 @@ impl Reader<'_> {
                 ',' => break,
                 ']' if place == Where::List => break,
                 '}' if place == Where::Map => break,
-                '\\' if self.rest()[1..]
-                    .starts_with([',', ' ', '=', ':', '[', ']', '{', '}', '(', ')', '\\']) =>
-                {
+                '\\' if self.rest()[1..].starts_with([',', ' ', '=', ':', '[', ']', '{', '}', '(', ')', '\\']) => {
                     self.bump();
                     text.extend(self.peek());
                     escaped = true;
@@ -183,19 +173,17 @@ impl Reader<'_> {
                 '(' | ')' => {
                     let name = text.trim();
                     return Err(match name {
-                        "int" | "float" | "str" | "bool" | "json_str" => {
-                            self.refuse(&format!("the cast `{name}(…)`"), "a value").action("casts are not supported: write the value, or quote it to make it text")
-                        }
-                        "choice" | "range" | "interval" | "glob" | "sort" | "shuffle" | "tag" | "extend_list" => {
-                            self.refuse(&format!("the function `{name}(…)`"), "a value").action("functions and sweeps are not supported: write the value")
-                        }
+                        "int" | "float" | "str" | "bool" | "json_str" => self
+                            .refuse(&format!("the cast `{name}(…)`"), "a value")
+                            .action("casts are not supported: write the value, or quote it to make it text"),
+                        "choice" | "range" | "interval" | "glob" | "sort" | "shuffle" | "tag" | "extend_list" => self
+                            .refuse(&format!("the function `{name}(…)`"), "a value")
+                            .action("functions and sweeps are not supported: write the value"),
                         _ => self.refuse("a parenthesis", "a value").action("quote text that has parentheses"),
                     });
                 }
                 '=' | '[' | ']' | '{' | '}' | '\'' | '"' => {
-                    return Err(self
-                        .refuse(&format!("`{c}` inside a bare value"), "a value")
-                        .action("quote the text"));
+                    return Err(self.refuse(&format!("`{c}` inside a bare value"), "a value").action("quote the text"));
                 }
                 '~' if text.trim().is_empty() && !self.rest().starts_with("~/") => {
                     return Err(self
@@ -208,15 +196,9 @@ impl Reader<'_> {
         }
         let word = text.trim();
         if word.is_empty() {
-            return Err(self
-                .refuse("an empty element", "a value")
-                .action("write '' for empty text"));
+            return Err(self.refuse("an empty element", "a value").action("write '' for empty text"));
         }
-        Ok(self.node(if escaped {
-            Value::Str(word.to_owned())
-        } else {
-            scalar::bare(word)
-        }))
+        Ok(self.node(if escaped { Value::Str(word.to_owned()) } else { scalar::bare(word) }))
     }
 }
 
@@ -227,9 +209,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<serde_json::Value, String> {
-        parse(text, &Origin::Override("x".into()))
-            .map(|n| n.to_json())
-            .map_err(|e| e.to_string())
+        parse(text, &Origin::Override("x".into())).map(|n| n.to_json()).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -248,10 +228,7 @@ mod tests {
             ("a\\=b", json!("a=b")),
             ("[]", json!([])),
             ("[1, 2 ,3]", json!([1, 2, 3])),
-            (
-                "[a,\"b\",null,1.5,true]",
-                json!(["a", "b", null, 1.5, true]),
-            ),
+            ("[a,\"b\",null,1.5,true]", json!(["a", "b", null, 1.5, true])),
             ("[[1],[2,3]]", json!([[1], [2, 3]])),
             ("{}", json!({})),
             ("{a:1,b:{c:[1,2]}}", json!({"a": 1, "b": {"c": [1, 2]}})),

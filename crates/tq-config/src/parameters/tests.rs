@@ -4,9 +4,7 @@ use super::*;
 
 fn set(parameters: &mut Parameters, argument: &str) -> Result<(), String> {
     let argument = Override::parse(argument).expect("valid grammar");
-    parameters
-        .apply(&argument)
-        .map_err(|refusals| refusals.to_string())
+    parameters.apply(&argument).map_err(|refusals| refusals.to_string())
 }
 
 #[test]
@@ -15,10 +13,7 @@ fn the_built_in_tree_resolves_and_disjoins_from_the_other_classes() {
     let tree = parameters.resolve().unwrap();
     assert_eq!(tree.to_json()["critic"]["ppo_mini_batch_size"], 256);
     for key in parameters.classes.keys() {
-        assert!(
-            parameters.tree.get(key).is_none(),
-            "{key} is both honoured and noted or refused"
-        );
+        assert!(parameters.tree.get(key).is_none(), "{key} is both honoured and noted or refused");
     }
 }
 
@@ -26,16 +21,8 @@ fn the_built_in_tree_resolves_and_disjoins_from_the_other_classes() {
 fn the_three_classes_of_keys() {
     let mut parameters = Parameters::builtin();
     set(&mut parameters, "data.train_batch_size=64").unwrap();
-    set(
-        &mut parameters,
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=2",
-    )
-    .unwrap();
-    set(
-        &mut parameters,
-        "actor_rollout_ref.actor.fsdp_config.param_offload=True",
-    )
-    .unwrap();
+    set(&mut parameters, "actor_rollout_ref.rollout.tensor_model_parallel_size=2").unwrap();
+    set(&mut parameters, "actor_rollout_ref.actor.fsdp_config.param_offload=True").unwrap();
     set(&mut parameters, "actor_rollout_ref.model.lora_rank=0").unwrap();
     let noted: Vec<_> = parameters.notes().iter().map(|n| n.key.as_str()).collect();
     assert_eq!(
@@ -46,35 +33,19 @@ fn the_three_classes_of_keys() {
             "actor_rollout_ref.model.lora_rank"
         ]
     );
-    assert_eq!(
-        parameters.resolve().unwrap().to_json()["data"]["train_batch_size"],
-        64
-    );
+    assert_eq!(parameters.resolve().unwrap().to_json()["data"]["train_batch_size"], 64);
     assert_eq!(
         set(&mut parameters, "actor_rollout_ref.model.lora_rank=8").unwrap_err(),
         "argument `actor_rollout_ref.model.lora_rank=8`: actor_rollout_ref.model.lora_rank: found integer `8`; \
          expected integer `0`; LoRA is not built in"
     );
     assert!(
-        set(&mut parameters, "data.train_batchsize=64")
-            .unwrap_err()
-            .contains("did you mean `data.train_batch_size`?")
+        set(&mut parameters, "data.train_batchsize=64").unwrap_err().contains("did you mean `data.train_batch_size`?")
     );
     assert!(set(&mut parameters, "actor_rollout_ref.rollout.gpu_memory=1").is_err());
-    let slip = set(
-        &mut parameters,
-        "actor_rollout_ref.actor.fsdp_config.model_dtyp=bf16",
-    )
-    .unwrap_err();
-    assert!(
-        slip.contains("did you mean `actor_rollout_ref.actor.fsdp_config.model_dtype`?"),
-        "{slip}"
-    );
-    assert!(
-        set(&mut parameters, "foo=1")
-            .unwrap_err()
-            .contains("configs/parameters.yaml")
-    );
+    let slip = set(&mut parameters, "actor_rollout_ref.actor.fsdp_config.model_dtyp=bf16").unwrap_err();
+    assert!(slip.contains("did you mean `actor_rollout_ref.actor.fsdp_config.model_dtype`?"), "{slip}");
+    assert!(set(&mut parameters, "foo=1").unwrap_err().contains("configs/parameters.yaml"));
 }
 
 #[test]
@@ -94,26 +65,16 @@ fn a_value_of_another_kind_is_refused_at_once() {
     set(&mut parameters, "actor_rollout_ref.actor.optim.lr=1").unwrap();
     set(&mut parameters, "trainer.logger=console").unwrap();
     set(&mut parameters, "data.train_files=[a.parquet,b.parquet]").unwrap();
-    assert_eq!(
-        parameters.resolve().unwrap().to_json()["trainer"]["logger"],
-        serde_json::json!(["console"])
-    );
+    assert_eq!(parameters.resolve().unwrap().to_json()["trainer"]["logger"], serde_json::json!(["console"]));
 }
 
 #[test]
 fn a_path_may_begin_with_the_home_folder() {
     let mut parameters = Parameters::builtin().home(Some("/home/ada/"));
-    set(
-        &mut parameters,
-        "data.train_files=[~/a.parquet,/b~/c.parquet]",
-    )
-    .unwrap();
+    set(&mut parameters, "data.train_files=[~/a.parquet,/b~/c.parquet]").unwrap();
     set(&mut parameters, "trainer.default_local_dir=~/runs").unwrap();
     let tree = parameters.resolve().unwrap().to_json();
-    assert_eq!(
-        tree["data"]["train_files"],
-        serde_json::json!(["/home/ada/a.parquet", "/b~/c.parquet"])
-    );
+    assert_eq!(tree["data"]["train_files"], serde_json::json!(["/home/ada/a.parquet", "/b~/c.parquet"]));
     assert_eq!(tree["trainer"]["default_local_dir"], "/home/ada/runs");
     let model = &tree["actor_rollout_ref"]["model"]["path"];
     assert_eq!(model, "/home/ada/models/deepseek-llm-7b-chat", "a default");
@@ -124,10 +85,7 @@ fn a_path_may_begin_with_the_home_folder() {
 fn without_home_a_path_below_it_is_refused_once_somebody_sets_it() {
     let mut parameters = Parameters::builtin().home(None);
     let tree = parameters.resolve().unwrap().to_json();
-    assert_eq!(
-        tree["data"]["val_files"], "~/data/rlhf/gsm8k/test.parquet",
-        "a default that nobody may use"
-    );
+    assert_eq!(tree["data"]["val_files"], "~/data/rlhf/gsm8k/test.parquet", "a default that nobody may use");
     set(&mut parameters, "actor_rollout_ref.model.path=~/m").unwrap();
     let error = parameters.resolve().unwrap_err().to_string();
     assert!(
@@ -143,88 +101,60 @@ fn without_home_a_path_below_it_is_refused_once_somebody_sets_it() {
 fn plus_adds_and_tilde_deletes() {
     let mut parameters = Parameters::builtin();
     set(&mut parameters, "+mine.alpha=0.5").unwrap();
-    assert_eq!(parameters.notes().len(), 1);
-    assert!(
-        set(&mut parameters, "+data.seed=1")
-            .unwrap_err()
-            .contains("exists already")
-    );
+    assert_eq!(parameters.notes().len(), 1, "the stages that ask for it read it");
+    assert!(set(&mut parameters, "+data.seed=1").unwrap_err().contains("exists already"));
     set(&mut parameters, "++data.seed=1").unwrap();
-    set(
-        &mut parameters,
+    for argument in [
         "+actor_rollout_ref.model.override_config.vocab_size=16",
-    )
-    .unwrap();
+        "+data.apply_chat_template_kwargs={enable_thinking: false}",
+        "critic.shuffle=true",
+        "trainer.resume_mode=resume_path",
+    ] {
+        let refused = set(&mut parameters, argument).unwrap_err();
+        assert!(refused.contains("expected "), "{argument}: {refused}");
+    }
+    set(&mut parameters, "trainer.resume_mode=disable").unwrap();
+    set(&mut parameters, "actor_rollout_ref.model.override_config={}").unwrap();
     set(&mut parameters, "~data.truncation").unwrap();
-    assert!(
-        set(&mut parameters, "~data.truncation")
-            .unwrap_err()
-            .contains("does not exist")
-    );
+    assert!(set(&mut parameters, "~data.truncation").unwrap_err().contains("does not exist"));
     let tree = parameters.resolve().unwrap().to_json();
     assert_eq!(tree["mine"]["alpha"], 0.5);
-    assert_eq!(
-        tree["actor_rollout_ref"]["model"]["override_config"]["vocab_size"],
-        16
-    );
     assert_eq!(tree["data"].get("truncation"), None);
 }
 
 #[test]
 fn a_layer_may_have_dotted_keys_and_reports_every_slip() {
     let mut parameters = Parameters::builtin();
-    let layer = yaml::parse(
-        "data.seed: 7\nactor_rollout_ref.actor: {optim: {lr: 5e-4}, clip_ratio_high: 0.28}\n",
-        "p.yaml",
-    )
-    .unwrap();
+    let layer =
+        yaml::parse("data.seed: 7\nactor_rollout_ref.actor: {optim: {lr: 5e-4}, clip_ratio_high: 0.28}\n", "p.yaml")
+            .unwrap();
     parameters.layer(&layer).unwrap();
     let tree = parameters.resolve().unwrap();
-    assert_eq!(
-        tree.to_json()["actor_rollout_ref"]["actor"]["optim"]["lr"],
-        5e-4
-    );
-    assert_eq!(
-        tree.get("data.seed").unwrap().place().to_string(),
-        "p.yaml:1:1"
-    );
+    assert_eq!(tree.to_json()["actor_rollout_ref"]["actor"]["optim"]["lr"], 5e-4);
+    assert_eq!(tree.get("data.seed").unwrap().place().to_string(), "p.yaml:1:1");
     let layer = yaml::parse("data.sed: 7\nalgorithm: {lamb: 1.0}\n", "p.yaml").unwrap();
     let refusals = parameters.layer(&layer).unwrap_err();
     assert_eq!(refusals.0.len(), 2, "{refusals}");
-    assert!(
-        refusals.to_string().contains("p.yaml:2:13: algorithm.lamb"),
-        "{refusals}"
-    );
+    assert!(refusals.to_string().contains("p.yaml:2:13: algorithm.lamb"), "{refusals}");
 }
 
 #[test]
 fn a_stage_declares_a_section_of_its_own() {
     let mut parameters = Parameters::builtin();
     parameters
-        .declare(
-            "length_penalty",
-            &serde_json::json!({"weight": 0.1}),
-            "defaults of stage length-penalty",
-        )
+        .declare("length_penalty", &serde_json::json!({"weight": 0.1}), "defaults of stage length-penalty")
         .unwrap();
     set(&mut parameters, "length_penalty.weight=0.5").unwrap();
     assert!(
-        set(&mut parameters, "length_penalty.wait=0.5")
-            .unwrap_err()
-            .contains("did you mean `length_penalty.weight`?")
+        set(&mut parameters, "length_penalty.wait=0.5").unwrap_err().contains("did you mean `length_penalty.weight`?")
     );
-    assert!(
-        parameters
-            .declare("data", &serde_json::json!({}), "x")
-            .is_err()
-    );
+    assert!(parameters.declare("data", &serde_json::json!({}), "x").is_err());
 }
 
 /// The golden folder, or `None` with a line on stdout.
 fn golden(file: &str) -> Option<String> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let folder = std::env::var_os("TQ_GOLDEN")
-        .map_or_else(|| root.join("../shared/golden"), |dir| root.join(dir));
+    let folder = std::env::var_os("TQ_GOLDEN").map_or_else(|| root.join("../shared/golden"), |dir| root.join(dir));
     let path = folder.join(file);
     let text = std::fs::read_to_string(&path).ok();
     if text.is_none() {
@@ -238,18 +168,13 @@ fn every_key_of_verl_has_a_class_and_the_users_commands_are_accepted() {
     let Some(text) = golden("hydra.jsonl") else {
         return;
     };
-    let mut lines = text
-        .lines()
-        .map(|line| serde_json::from_str::<Json>(line).expect("JSON lines"));
+    let mut lines = text.lines().map(|line| serde_json::from_str::<Json>(line).expect("JSON lines"));
     let defaults = lines.next().expect("line 0");
     let known = Parameters::builtin();
     for (key, value) in defaults["resolved_flat"].as_object().expect("all leaves") {
         let node = Node::from_json(value, &Origin::code("verl"));
         if known.tree.get(key).is_none() && !key.contains("_target_") {
-            assert!(
-                known.classes.class(key, &node).is_some(),
-                "{key} has no class"
-            );
+            assert!(known.classes.class(key, &node).is_some(), "{key} has no class");
         }
     }
     let shell: Vec<_> = lines.filter(|line| line.get("shell").is_some()).collect();
@@ -282,13 +207,10 @@ fn override_values_read_as_hydra_reads_them() {
             continue;
         };
         // Nested results and values that Hydra computed by functions or resolvers are not primitives.
-        let (Some(expected), Ok(parsed)) = (changed.get("golden.x"), Override::parse(argument))
-        else {
+        let (Some(expected), Ok(parsed)) = (changed.get("golden.x"), Override::parse(argument)) else {
             continue;
         };
-        if argument.contains("${")
-            || (expected.is_number() && expected.as_f64().is_some_and(|x| x.abs() > 9.3e18))
-        {
+        if argument.contains("${") || (expected.is_number() && expected.as_f64().is_some_and(|x| x.abs() > 9.3e18)) {
             continue;
         }
         let expected = match expected.as_str() {

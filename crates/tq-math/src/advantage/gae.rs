@@ -26,11 +26,7 @@ impl Estimator for Gae {
     }
 
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
-        let rewards = batch.per_token(
-            "gae",
-            "token_level_rewards",
-            Some(batch.token_level_rewards),
-        )?;
+        let rewards = batch.per_token("gae", "token_level_rewards", Some(batch.token_level_rewards))?;
         let values = batch.per_token("gae", "values", batch.values)?;
         let layout = batch.layout;
         let mut raw = vec![0.0; layout.tokens()];
@@ -46,9 +42,6 @@ impl Estimator for Gae {
                 returns[k] = next + value;
             }
         }
-        Ok(Estimate {
-            advantages: stats::whiten(layout, &raw, true)?,
-            returns,
-        })
+        Ok(Estimate { advantages: stats::whiten(layout, &raw, true)?, returns })
     }
 }

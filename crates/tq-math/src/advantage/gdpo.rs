@@ -36,19 +36,12 @@ impl Estimator for Gdpo {
             let (_, part) = found.ok_or_else(|| Error::Unknown {
                 kind: "reward component",
                 found: name.clone(),
-                known: batch
-                    .components
-                    .iter()
-                    .map(|(known, _)| known.to_string())
-                    .collect(),
+                known: batch.components.iter().map(|(known, _)| known.to_string()).collect(),
             })?;
             batch.layout.check_rows("reward component", part.len())?;
             let scores: Vec<f64> = part.iter().map(|score| f64::from(*score)).collect();
             let standard = standardise(&scores, &members, self.by_std);
-            total
-                .iter_mut()
-                .zip(standard)
-                .for_each(|(total, part)| *total += weight * part);
+            total.iter_mut().zip(standard).for_each(|(total, part)| *total += weight * part);
         }
         let per_token = Estimate::of_rows(batch.layout, &total).advantages;
         Estimate::whitened(batch.layout, &per_token)

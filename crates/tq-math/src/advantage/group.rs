@@ -18,11 +18,7 @@ pub(super) fn standardise(scores: &[f64], members: &[(u64, Vec<usize>)], by_std:
         };
         for row in rows {
             let centred = scores[*row] - mean;
-            standard[*row] = if by_std {
-                centred / (std + STD_EPS)
-            } else {
-                centred
-            };
+            standard[*row] = if by_std { centred / (std + STD_EPS) } else { centred };
         }
     }
     standard
@@ -58,10 +54,7 @@ impl Estimator for Grpo {
 
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
         let members = batch.members("grpo")?;
-        Ok(Estimate::of_rows(
-            batch.layout,
-            &standardise(&batch.scores()?, &members, self.by_std),
-        ))
+        Ok(Estimate::of_rows(batch.layout, &standardise(&batch.scores()?, &members, self.by_std)))
     }
 }
 
@@ -89,20 +82,11 @@ impl Estimator for GrpoPassk {
         for (group, mut rows) in batch.members("grpo_passk")? {
             let of_group: Vec<f64> = rows.iter().map(|row| scores[*row]).collect();
             let (_, Some(std)) = mean_and_std(&of_group) else {
-                return Err(Error::SmallGroup {
-                    algorithm: "grpo_passk",
-                    group,
-                    found: rows.len(),
-                    least: 2,
-                });
+                return Err(Error::SmallGroup { algorithm: "grpo_passk", group, found: rows.len(), least: 2 });
             };
             rows.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
             let lead = scores[rows[0]] - scores[rows[1]];
-            advantages[rows[0]] = if self.by_std {
-                lead / (std + STD_EPS)
-            } else {
-                lead
-            };
+            advantages[rows[0]] = if self.by_std { lead / (std + STD_EPS) } else { lead };
         }
         Ok(Estimate::of_rows(batch.layout, &advantages))
     }
@@ -144,8 +128,7 @@ impl Estimator for Rloo {
                 continue;
             }
             let mean = rows.iter().map(|row| scores[*row]).sum::<f64>() / n;
-            rows.iter()
-                .for_each(|row| scores[*row] = (scores[*row] - mean) * n / (n - 1.0));
+            rows.iter().for_each(|row| scores[*row] = (scores[*row] - mean) * n / (n - 1.0));
         }
         Ok(Estimate::of_rows(batch.layout, &scores))
     }
@@ -167,21 +150,13 @@ impl Estimator for Opo {
 
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
         let mut scores = batch.scores()?;
-        for (_, rows) in batch
-            .members("opo")?
-            .into_iter()
-            .filter(|(_, rows)| rows.len() > 1)
-        {
+        for (_, rows) in batch.members("opo")?.into_iter().filter(|(_, rows)| rows.len() > 1) {
             let length = |row: &usize| batch.layout.kept_in(*row) as f64;
             let tokens: f64 = rows.iter().map(length).sum();
             if tokens == 0.0 {
                 continue;
             }
-            let baseline = rows
-                .iter()
-                .map(|row| length(row) * scores[*row])
-                .sum::<f64>()
-                / tokens;
+            let baseline = rows.iter().map(|row| length(row) * scores[*row]).sum::<f64>() / tokens;
             rows.iter().for_each(|row| scores[*row] -= baseline);
         }
         Ok(Estimate::of_rows(batch.layout, &scores))
@@ -210,11 +185,8 @@ impl Estimator for Gpg {
         let scored = scores.iter().filter(|score| **score != 0.0).count().max(1);
         let alpha = scores.len() as f64 / scored as f64;
         let means = group_means(&scores, &batch.members("gpg")?);
-        let advantages: Vec<f64> = scores
-            .iter()
-            .zip(means)
-            .map(|(score, mean)| alpha * (score - mean) / self.f_norm)
-            .collect();
+        let advantages: Vec<f64> =
+            scores.iter().zip(means).map(|(score, mean)| alpha * (score - mean) / self.f_norm).collect();
         Ok(Estimate::of_rows(batch.layout, &advantages))
     }
 }

@@ -67,8 +67,7 @@ impl<'a> Batch<'a> {
 
     /// The score of each row: the sum of its rewards over all tokens, kept or not.
     pub(crate) fn scores(&self) -> Result<Vec<f64>> {
-        self.layout
-            .check_tokens("token_level_rewards", self.token_level_rewards.len())?;
+        self.layout.check_tokens("token_level_rewards", self.token_level_rewards.len())?;
         stats::row_sums(self.layout, self.token_level_rewards)
     }
 
@@ -96,10 +95,7 @@ impl<'a> Batch<'a> {
 
     /// The rows of each group, groups in order of first appearance.
     pub(crate) fn members(&self, algorithm: &'static str) -> Result<Vec<(u64, Vec<usize>)>> {
-        let groups = self.groups.ok_or(Error::MissingInput {
-            algorithm,
-            what: "groups",
-        })?;
+        let groups = self.groups.ok_or(Error::MissingInput { algorithm, what: "groups" })?;
         self.layout.check_rows("groups", groups.len())?;
         let mut place = HashMap::new();
         let mut members: Vec<(u64, Vec<usize>)> = Vec::new();
@@ -130,19 +126,13 @@ impl Estimate {
         for (i, value) in per_row.iter().enumerate() {
             layout.kept_tokens(i).for_each(|k| advantages[k] = *value);
         }
-        Estimate {
-            returns: advantages.clone(),
-            advantages,
-        }
+        Estimate { returns: advantages.clone(), advantages }
     }
 
     /// These values whitened over the whole batch, as advantages and returns.
     pub(crate) fn whitened(layout: &Layout, values: &[f64]) -> Result<Estimate> {
         let advantages = stats::whiten(layout, values, true)?;
-        Ok(Estimate {
-            returns: advantages.clone(),
-            advantages,
-        })
+        Ok(Estimate { returns: advantages.clone(), advantages })
     }
 }
 

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{
-    Alignment, Estimator, Gae, Gdpo, Gpg, Grpo, GrpoPassk, Opo, ReinforcePlusPlus,
-    ReinforcePlusPlusBaseline, Remax, Rloo, RlooSingleton, TokenBaseline,
+    Alignment, Estimator, Gae, Gdpo, Gpg, Grpo, GrpoPassk, Opo, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Remax,
+    Rloo, RlooSingleton, TokenBaseline,
 };
 use crate::error::{Error, Result};
 
@@ -56,66 +56,27 @@ impl Registry {
     /// `gae`, `gdpo`, `gpg`, `grpo`, `grpo_passk`, `grpo_vectorized`, `opo`, `optimal_token_baseline`, `reinforce_plus_plus`,
     /// `reinforce_plus_plus_baseline`, `remax`, `rloo`, `rloo_vectorized`, `tir_optimal_token_baseline`.
     pub fn builtin() -> Self {
-        let mut registry = Registry {
-            makers: BTreeMap::new(),
-        };
+        let mut registry = Registry { makers: BTreeMap::new() };
         let mut add = |name: &str, make: fn(&Params) -> Result<Box<dyn Estimator>>| {
             registry.makers.insert(name.into(), Arc::new(make));
         };
-        add("gae", |p| {
-            Ok(Box::new(Gae {
-                gamma: unit("gamma", p.gamma)?,
-                lam: unit("lam", p.lam)?,
-            }))
-        });
-        add("grpo", |p| {
-            Ok(Box::new(Grpo {
-                by_std: p.norm_adv_by_std_in_grpo,
-            }))
-        });
-        add("grpo_vectorized", |p| {
-            Ok(Box::new(Grpo {
-                by_std: p.norm_adv_by_std_in_grpo,
-            }))
-        });
-        add("grpo_passk", |p| {
-            Ok(Box::new(GrpoPassk {
-                by_std: p.norm_adv_by_std_in_grpo,
-            }))
-        });
+        add("gae", |p| Ok(Box::new(Gae { gamma: unit("gamma", p.gamma)?, lam: unit("lam", p.lam)? })));
+        add("grpo", |p| Ok(Box::new(Grpo { by_std: p.norm_adv_by_std_in_grpo })));
+        add("grpo_vectorized", |p| Ok(Box::new(Grpo { by_std: p.norm_adv_by_std_in_grpo })));
+        add("grpo_passk", |p| Ok(Box::new(GrpoPassk { by_std: p.norm_adv_by_std_in_grpo })));
         add("gdpo", gdpo);
-        add("reinforce_plus_plus", |p| {
-            Ok(Box::new(ReinforcePlusPlus {
-                gamma: unit("gamma", p.gamma)?,
-            }))
-        });
-        add("reinforce_plus_plus_baseline", |_| {
-            Ok(Box::new(ReinforcePlusPlusBaseline))
-        });
+        add("reinforce_plus_plus", |p| Ok(Box::new(ReinforcePlusPlus { gamma: unit("gamma", p.gamma)? })));
+        add("reinforce_plus_plus_baseline", |_| Ok(Box::new(ReinforcePlusPlusBaseline)));
         add("remax", |_| Ok(Box::new(Remax)));
-        add("rloo", |_| {
-            Ok(Box::new(Rloo {
-                singleton: RlooSingleton::Score,
-            }))
-        });
-        add("rloo_vectorized", |_| {
-            Ok(Box::new(Rloo {
-                singleton: RlooSingleton::Zero,
-            }))
-        });
+        add("rloo", |_| Ok(Box::new(Rloo { singleton: RlooSingleton::Score })));
+        add("rloo_vectorized", |_| Ok(Box::new(Rloo { singleton: RlooSingleton::Zero })));
         add("opo", |_| Ok(Box::new(Opo)));
         add("gpg", gpg);
         add("optimal_token_baseline", |p| {
-            Ok(Box::new(TokenBaseline {
-                alignment: Alignment::Position,
-                handle_zero_tail: p.handle_zero_tail,
-            }))
+            Ok(Box::new(TokenBaseline { alignment: Alignment::Position, handle_zero_tail: p.handle_zero_tail }))
         });
         add("tir_optimal_token_baseline", |p| {
-            Ok(Box::new(TokenBaseline {
-                alignment: Alignment::Generated,
-                handle_zero_tail: p.handle_zero_tail,
-            }))
+            Ok(Box::new(TokenBaseline { alignment: Alignment::Generated, handle_zero_tail: p.handle_zero_tail }))
         });
         registry
     }
@@ -131,10 +92,7 @@ impl Registry {
     ) -> Result<()> {
         let name = name.into();
         if self.makers.contains_key(&name) {
-            return Err(Error::AlreadyRegistered {
-                kind: "advantage estimator",
-                name,
-            });
+            return Err(Error::AlreadyRegistered { kind: "advantage estimator", name });
         }
         self.makers.insert(name, Arc::new(make));
         Ok(())
@@ -169,11 +127,7 @@ fn unit(name: &'static str, value: f64) -> Result<f64> {
     if (0.0..=1.0).contains(&value) {
         return Ok(value);
     }
-    Err(Error::Parameter {
-        name,
-        found: value.to_string(),
-        expected: "a number from 0 to 1",
-    })
+    Err(Error::Parameter { name, found: value.to_string(), expected: "a number from 0 to 1" })
 }
 
 fn gdpo(params: &Params) -> Result<Box<dyn Estimator>> {
@@ -193,26 +147,13 @@ fn gdpo(params: &Params) -> Result<Box<dyn Estimator>> {
         });
     }
     let weight = |i: usize| weights.get(i).copied().unwrap_or(1.0);
-    let parts = keys
-        .iter()
-        .enumerate()
-        .map(|(i, key)| (key.clone(), weight(i)))
-        .collect();
-    Ok(Box::new(Gdpo {
-        parts,
-        by_std: params.norm_adv_by_std_in_grpo,
-    }))
+    let parts = keys.iter().enumerate().map(|(i, key)| (key.clone(), weight(i))).collect();
+    Ok(Box::new(Gdpo { parts, by_std: params.norm_adv_by_std_in_grpo }))
 }
 
 fn gpg(params: &Params) -> Result<Box<dyn Estimator>> {
     if params.f_norm > 0.0 {
-        return Ok(Box::new(Gpg {
-            f_norm: params.f_norm,
-        }));
+        return Ok(Box::new(Gpg { f_norm: params.f_norm }));
     }
-    Err(Error::Parameter {
-        name: "f_norm",
-        found: params.f_norm.to_string(),
-        expected: "a positive number",
-    })
+    Err(Error::Parameter { name: "f_norm", found: params.f_norm.to_string(), expected: "a positive number" })
 }

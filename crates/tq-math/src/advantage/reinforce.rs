@@ -24,11 +24,7 @@ impl Estimator for ReinforcePlusPlus {
     }
 
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
-        let rewards = batch.per_token(
-            "reinforce_plus_plus",
-            "token_level_rewards",
-            Some(batch.token_level_rewards),
-        )?;
+        let rewards = batch.per_token("reinforce_plus_plus", "token_level_rewards", Some(batch.token_level_rewards))?;
         let layout = batch.layout;
         let mut returns = vec![0.0; layout.tokens()];
         for i in 0..layout.rows() {
@@ -38,10 +34,7 @@ impl Estimator for ReinforcePlusPlus {
                 returns[k] = later;
             }
         }
-        Ok(Estimate {
-            advantages: stats::whiten(layout, &returns, true)?,
-            returns,
-        })
+        Ok(Estimate { advantages: stats::whiten(layout, &returns, true)?, returns })
     }
 }
 
@@ -61,15 +54,8 @@ impl Estimator for ReinforcePlusPlusBaseline {
     fn estimate(&self, batch: &Batch<'_>) -> Result<Estimate> {
         let scores = batch.scores()?;
         let means = group_means(&scores, &batch.members("reinforce_plus_plus_baseline")?);
-        let centred: Vec<f64> = scores
-            .iter()
-            .zip(means)
-            .map(|(score, mean)| score - mean)
-            .collect();
-        Estimate::whitened(
-            batch.layout,
-            &Estimate::of_rows(batch.layout, &centred).advantages,
-        )
+        let centred: Vec<f64> = scores.iter().zip(means).map(|(score, mean)| score - mean).collect();
+        Estimate::whitened(batch.layout, &Estimate::of_rows(batch.layout, &centred).advantages)
     }
 }
 
@@ -91,15 +77,9 @@ impl Estimator for Remax {
         let returns = rewards_to_go(batch)?;
         let mut advantages = vec![0.0; returns.len()];
         for (i, baseline) in baselines.iter().enumerate() {
-            batch
-                .layout
-                .kept_tokens(i)
-                .for_each(|k| advantages[k] = returns[k] - f64::from(*baseline));
+            batch.layout.kept_tokens(i).for_each(|k| advantages[k] = returns[k] - f64::from(*baseline));
         }
-        Ok(Estimate {
-            advantages,
-            returns,
-        })
+        Ok(Estimate { advantages, returns })
     }
 }
 

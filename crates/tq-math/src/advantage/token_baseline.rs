@@ -59,45 +59,29 @@ impl Estimator for TokenBaseline {
             }
             let bare = self.bare_tail(batch, &rows);
             for row in &rows {
-                let end = bare
-                    .filter(|(longest, _)| longest == row)
-                    .map_or(width, |(_, from)| from);
+                let end = bare.filter(|(longest, _)| longest == row).map_or(width, |(_, from)| from);
                 for (at, k) in self.columns(batch, *row).filter(|(at, _)| *at < end) {
                     advantages[k] -= weighted[at] / total[at];
                 }
             }
         }
-        Ok(Estimate {
-            advantages,
-            returns,
-        })
+        Ok(Estimate { advantages, returns })
     }
 }
 
 impl TokenBaseline {
     /// The kept tokens of `row` with the column that each is compared in.
-    fn columns<'a>(
-        &'a self,
-        batch: &'a Batch<'_>,
-        row: usize,
-    ) -> impl Iterator<Item = (usize, usize)> + 'a {
+    fn columns<'a>(&'a self, batch: &'a Batch<'_>, row: usize) -> impl Iterator<Item = (usize, usize)> + 'a {
         let start = batch.layout.row(row).start;
-        batch
-            .layout
-            .kept_tokens(row)
-            .enumerate()
-            .map(move |(nth, k)| match self.alignment {
-                Alignment::Position => (k - start, k),
-                Alignment::Generated => (nth, k),
-            })
+        batch.layout.kept_tokens(row).enumerate().map(move |(nth, k)| match self.alignment {
+            Alignment::Position => (k - start, k),
+            Alignment::Generated => (nth, k),
+        })
     }
 
     /// The one row with the most kept tokens, and the column from which on it has no baseline.
     fn bare_tail(&self, batch: &Batch<'_>, rows: &[usize]) -> Option<(usize, usize)> {
-        let mut by_length: Vec<(usize, usize)> = rows
-            .iter()
-            .map(|row| (batch.layout.kept_in(*row), *row))
-            .collect();
+        let mut by_length: Vec<(usize, usize)> = rows.iter().map(|row| (batch.layout.kept_in(*row), *row)).collect();
         by_length.sort_unstable_by(|a, b| b.cmp(a));
         let ((longest, row), (second, _)) = (by_length[0], by_length[1]);
         (self.handle_zero_tail && longest > second).then_some((row, second))

@@ -15,10 +15,7 @@ struct Bundle {
 
 impl Bundle {
     fn of(row: usize, cost: u64) -> Bundle {
-        Bundle {
-            cost,
-            rows: vec![(row, cost)],
-        }
+        Bundle { cost, rows: vec![(row, cost)] }
     }
 
     fn absorb(&mut self, other: Bundle) {
@@ -53,8 +50,7 @@ impl Solution {
     }
 
     fn spread(&self) -> u64 {
-        self.bundles.first().map_or(0, |largest| largest.cost)
-            - self.bundles.last().map_or(0, |smallest| smallest.cost)
+        self.bundles.first().map_or(0, |largest| largest.cost) - self.bundles.last().map_or(0, |smallest| smallest.cost)
     }
 
     /// The largest bundle of one joins the smallest of the other, and so on.
@@ -99,40 +95,21 @@ impl PartialOrd for Solution {
 pub fn partitions(costs: &[u64], parts: usize, equal_size: bool) -> Result<Vec<Vec<usize>>> {
     check_divides(costs.len(), parts, equal_size)?;
     if costs.len() < parts {
-        return Err(Error::Balance(format!(
-            "{} rows cannot fill {parts} parts; ask for fewer parts",
-            costs.len()
-        )));
+        return Err(Error::Balance(format!("{} rows cannot fill {parts} parts; ask for fewer parts", costs.len())));
     }
     let mut ascending: Vec<(u64, usize)> = costs.iter().copied().zip(0..).collect();
     ascending.sort_unstable();
     let together = if equal_size { parts } else { 1 };
     let mut heap: BinaryHeap<Solution> = ascending
         .chunks(together)
-        .map(|rows| {
-            Solution::new(
-                rows.iter()
-                    .map(|(cost, row)| Bundle::of(*row, *cost))
-                    .collect(),
-                parts,
-            )
-        })
+        .map(|rows| Solution::new(rows.iter().map(|(cost, row)| Bundle::of(*row, *cost)).collect(), parts))
         .collect();
     while heap.len() > 1 {
-        let (first, second) = (
-            heap.pop().expect("two are left"),
-            heap.pop().expect("two are left"),
-        );
+        let (first, second) = (heap.pop().expect("two are left"), heap.pop().expect("two are left"));
         heap.push(first.merge(second));
     }
-    let solution = heap
-        .pop()
-        .ok_or_else(|| Error::Balance("there is no row to divide".into()))?;
-    let lists: Vec<Vec<usize>> = solution
-        .bundles
-        .into_iter()
-        .map(|bundle| sorted(bundle.rows))
-        .collect();
+    let solution = heap.pop().ok_or_else(|| Error::Balance("there is no row to divide".into()))?;
+    let lists: Vec<Vec<usize>> = solution.bundles.into_iter().map(|bundle| sorted(bundle.rows)).collect();
     match lists.iter().position(Vec::is_empty) {
         Some(part) => Err(Error::Balance(format!(
             "part {part} of {parts} stays empty; ask for fewer parts, or for parts of equal size"

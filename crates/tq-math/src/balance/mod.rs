@@ -22,17 +22,11 @@ pub fn workload(tokens: usize) -> u64 {
 pub fn greedy(costs: &[u64], parts: usize, equal_size: bool) -> crate::Result<Vec<Vec<usize>>> {
     check_divides(costs.len(), parts, equal_size)?;
     // Larger than any sum of costs: parts with fewer rows always come first.
-    let bias = if equal_size {
-        costs.iter().sum::<u64>() + 1
-    } else {
-        0
-    };
+    let bias = if equal_size { costs.iter().sum::<u64>() + 1 } else { 0 };
     let mut lists = vec![Vec::new(); parts];
     let mut sums = vec![0u64; parts];
     for (row, cost) in costs.iter().enumerate() {
-        let smallest = (0..parts)
-            .min_by_key(|part| sums[*part])
-            .expect("there is at least one part");
+        let smallest = (0..parts).min_by_key(|part| sums[*part]).expect("there is at least one part");
         lists[smallest].push(row);
         sums[smallest] += cost + bias;
     }
@@ -47,10 +41,7 @@ pub fn inverse(lists: &[Vec<usize>]) -> Vec<usize> {
     let order = lists.concat();
     let mut inverse = vec![usize::MAX; order.len()];
     for (place, row) in order.into_iter().enumerate() {
-        assert!(
-            inverse.get(row) == Some(&usize::MAX),
-            "row {row} is outside the lists' range, or listed twice"
-        );
+        assert!(inverse.get(row) == Some(&usize::MAX), "row {row} is outside the lists' range, or listed twice");
         inverse[row] = place;
     }
     inverse

@@ -21,13 +21,7 @@ pub struct Packing {
 impl Packing {
     /// A budget of `max_tokens` and no other wish.
     pub fn new(max_tokens: usize) -> Self {
-        Packing {
-            max_tokens,
-            at_least: 1,
-            multiple_of: 1,
-            keep_together: 1,
-            small_at_ends: true,
-        }
+        Packing { max_tokens, at_least: 1, multiple_of: 1, keep_together: 1, small_at_ends: true }
     }
 }
 
@@ -53,19 +47,10 @@ pub fn micro_batches(lengths: &[usize], packing: &Packing) -> Result<Vec<Vec<usi
             lengths.len()
         )));
     }
-    let tokens: Vec<usize> = lengths
-        .chunks(together)
-        .map(|group| group.iter().sum())
-        .collect();
-    let costs: Vec<u64> = lengths
-        .chunks(together)
-        .map(|group| group.iter().map(|length| workload(*length)).sum())
-        .collect();
-    if let Some((group, found)) = tokens
-        .iter()
-        .enumerate()
-        .find(|(_, found)| **found > packing.max_tokens)
-    {
+    let tokens: Vec<usize> = lengths.chunks(together).map(|group| group.iter().sum()).collect();
+    let costs: Vec<u64> =
+        lengths.chunks(together).map(|group| group.iter().map(|length| workload(*length)).sum()).collect();
+    if let Some((group, found)) = tokens.iter().enumerate().find(|(_, found)| **found > packing.max_tokens) {
         return Err(Error::Balance(format!(
             "rows {}..{} have {found} tokens, more than the budget of {} tokens per micro-batch; raise it to at least {}",
             group * together,
@@ -75,11 +60,7 @@ pub fn micro_batches(lengths: &[usize], packing: &Packing) -> Result<Vec<Vec<usi
         )));
     }
     let step = packing.multiple_of.max(1);
-    let fewest = tokens
-        .iter()
-        .sum::<usize>()
-        .div_ceil(packing.max_tokens.max(1))
-        .clamp(1, tokens.len());
+    let fewest = tokens.iter().sum::<usize>().div_ceil(packing.max_tokens.max(1)).clamp(1, tokens.len());
     let mut parts = fewest.max(packing.at_least).next_multiple_of(step);
     let mut lists = loop {
         if parts > tokens.len() {
@@ -89,9 +70,7 @@ pub fn micro_batches(lengths: &[usize], packing: &Packing) -> Result<Vec<Vec<usi
             )));
         }
         let lists = partitions(&costs, parts, false)?;
-        if lists.iter().all(|groups| {
-            groups.iter().map(|group| tokens[*group]).sum::<usize>() <= packing.max_tokens
-        }) {
+        if lists.iter().all(|groups| groups.iter().map(|group| tokens[*group]).sum::<usize>() <= packing.max_tokens) {
             break lists;
         }
         parts += step;
@@ -101,12 +80,7 @@ pub fn micro_batches(lengths: &[usize], packing: &Packing) -> Result<Vec<Vec<usi
     }
     Ok(lists
         .into_iter()
-        .map(|groups| {
-            groups
-                .into_iter()
-                .flat_map(|group| group * together..(group + 1) * together)
-                .collect()
-        })
+        .map(|groups| groups.into_iter().flat_map(|group| group * together..(group + 1) * together).collect())
         .collect())
 }
 

@@ -38,12 +38,7 @@ pub struct ClipCov {
 impl ClipCov {
     fn surrogates(&self, token: Token) -> (Term, Term) {
         let ratio = token.ratio();
-        (
-            ratio.times(-token.advantage),
-            ratio
-                .clamp(1.0 - self.low, 1.0 + self.high)
-                .times(-token.advantage),
-        )
+        (ratio.times(-token.advantage), ratio.clamp(1.0 - self.low, 1.0 + self.high).times(-token.advantage))
     }
 
     fn silenced(&self, tokens: &Tokens<'_>) -> Result<Vec<bool>> {
@@ -53,14 +48,10 @@ impl ClipCov {
             .all_kept()
             .filter(|k| {
                 let (free, clipped) = self.surrogates(tokens.token(*k));
-                clipped.value <= free.value
-                    && self.lower < covariances[*k]
-                    && covariances[*k] < self.upper
+                clipped.value <= free.value && self.lower < covariances[*k] && covariances[*k] < self.upper
             })
             .collect();
-        let wanted = ((self.ratio * tokens.layout.kept() as f64) as usize)
-            .max(1)
-            .min(candidates.len());
+        let wanted = ((self.ratio * tokens.layout.kept() as f64) as usize).max(1).min(candidates.len());
         // The first `wanted` places of a Fisher–Yates shuffle.
         for place in 0..wanted {
             let left = (candidates.len() - place) as u64;
@@ -68,9 +59,7 @@ impl ClipCov {
             candidates.swap(place, other);
         }
         let mut silenced = vec![false; tokens.layout.tokens()];
-        candidates[..wanted]
-            .iter()
-            .for_each(|k| silenced[*k] = true);
+        candidates[..wanted].iter().for_each(|k| silenced[*k] = true);
         Ok(silenced)
     }
 }
@@ -89,11 +78,7 @@ impl PolicyLoss for ClipCov {
         let silenced = self.silenced(tokens)?;
         let loss = tokens.sum_up(aggregation, |k, token| {
             let (free, clipped) = self.surrogates(token);
-            if silenced[k] {
-                Term::constant(0.0)
-            } else {
-                free.max(clipped)
-            }
+            if silenced[k] { Term::constant(0.0) } else { free.max(clipped) }
         })?;
         Ok(loss.with_metrics([
             ("actor/pg_clipfrac", tokens.share(|k, _| silenced[k])?),
@@ -125,17 +110,10 @@ impl PolicyLoss for KlCov {
             if held[k] {
                 let d = token.log_ratio();
                 term.value += self.coefficient * d.abs();
-                term.slope += if d == 0.0 {
-                    0.0
-                } else {
-                    self.coefficient * d.signum()
-                };
+                term.slope += if d == 0.0 { 0.0 } else { self.coefficient * d.signum() };
             }
             term
         })?;
-        Ok(loss.with_metrics([(
-            "actor/ppo_kl",
-            tokens.mean(|_, token| token.log_ratio().abs())?,
-        )]))
+        Ok(loss.with_metrics([("actor/ppo_kl", tokens.mean(|_, token| token.log_ratio().abs())?)]))
     }
 }

@@ -38,11 +38,7 @@ impl Dppo {
             Divergence::BinaryKl => {
                 let other = ((1.0 - old + 1e-8) / (1.0 - p + 1e-8)).ln();
                 let kl = old * (token.old - token.log_prob) + (1.0 - old) * other;
-                if up {
-                    kl <= self.high || p <= old
-                } else {
-                    kl <= self.low || p >= old
-                }
+                if up { kl <= self.high || p <= old } else { kl <= self.low || p >= old }
             }
         }
     }
@@ -55,25 +51,14 @@ impl PolicyLoss for Dppo {
                 return Term::constant(0.0);
             }
             let slope = -token.advantage * token.bounded_ratio().value.min(self.c);
-            Term {
-                value: slope * token.log_prob,
-                slope,
-            }
+            Term { value: slope * token.log_prob, slope }
         })?;
         Ok(loss.with_metrics([
-            (
-                "actor/pg_clipfrac",
-                tokens.share(|_, token| !self.trusted(token))?,
-            ),
-            (
-                "actor/ppo_kl",
-                tokens.mean(|_, token| -token.bounded_log_ratio())?,
-            ),
+            ("actor/pg_clipfrac", tokens.share(|_, token| !self.trusted(token))?),
+            ("actor/ppo_kl", tokens.mean(|_, token| -token.bounded_log_ratio())?),
             (
                 "actor/pg_clipfrac_lower",
-                tokens.share(|_, token| {
-                    token.bounded_ratio().value > self.c && self.trusted(token)
-                })?,
+                tokens.share(|_, token| token.bounded_ratio().value > self.c && self.trusted(token))?,
             ),
         ]))
     }

@@ -48,33 +48,15 @@ pub struct Tokens<'a> {
 
 impl<'a> Tokens<'a> {
     /// Tokens without importance weights.
-    pub fn new(
-        layout: &'a Layout,
-        log_probs: &'a [f32],
-        old_log_probs: &'a [f32],
-        advantages: &'a [f32],
-    ) -> Self {
-        Tokens {
-            layout,
-            log_probs,
-            old_log_probs,
-            advantages,
-            rollout_is_weights: None,
-            seed: 0,
-        }
+    pub fn new(layout: &'a Layout, log_probs: &'a [f32], old_log_probs: &'a [f32], advantages: &'a [f32]) -> Self {
+        Tokens { layout, log_probs, old_log_probs, advantages, rollout_is_weights: None, seed: 0 }
     }
 
     fn check(&self) -> Result<()> {
-        self.layout
-            .check_tokens("log_probs", self.log_probs.len())?;
-        self.layout
-            .check_tokens("old_log_probs", self.old_log_probs.len())?;
-        self.layout
-            .check_tokens("advantages", self.advantages.len())?;
-        self.rollout_is_weights.map_or(Ok(()), |weights| {
-            self.layout
-                .check_tokens("rollout_is_weights", weights.len())
-        })
+        self.layout.check_tokens("log_probs", self.log_probs.len())?;
+        self.layout.check_tokens("old_log_probs", self.old_log_probs.len())?;
+        self.layout.check_tokens("advantages", self.advantages.len())?;
+        self.rollout_is_weights.map_or(Ok(()), |weights| self.layout.check_tokens("rollout_is_weights", weights.len()))
     }
 
     fn token(&self, k: usize) -> Token {
@@ -87,16 +69,11 @@ impl<'a> Tokens<'a> {
 
     /// The importance weight of token `k`; 1 without weights.
     fn importance(&self, k: usize) -> f64 {
-        self.rollout_is_weights
-            .map_or(1.0, |weights| weights[k].into())
+        self.rollout_is_weights.map_or(1.0, |weights| weights[k].into())
     }
 
     /// Sums up a loss that looks at one token at a time.
-    fn sum_up(
-        &self,
-        aggregation: &Aggregation,
-        mut per_token: impl FnMut(usize, Token) -> Term,
-    ) -> Result<Loss> {
+    fn sum_up(&self, aggregation: &Aggregation, mut per_token: impl FnMut(usize, Token) -> Term) -> Result<Loss> {
         self.check()?;
         let weights = aggregation.weights(self.layout)?;
         let mut loss = Loss::zero(self.layout.tokens());
@@ -112,9 +89,7 @@ impl<'a> Tokens<'a> {
     /// The mean over kept tokens of something that depends on one token.
     fn mean(&self, of: impl Fn(usize, Token) -> f64) -> Result<f64> {
         let mut values = vec![0.0; self.layout.tokens()];
-        self.layout
-            .all_kept()
-            .for_each(|k| values[k] = of(k, self.token(k)));
+        self.layout.all_kept().for_each(|k| values[k] = of(k, self.token(k)));
         stats::mean(self.layout, &values)
     }
 
@@ -149,23 +124,13 @@ impl Token {
     /// π/π_old from the bounded log-ratio, and its derivative with respect to the log-probability.
     fn bounded_ratio(self) -> Term {
         let value = self.bounded_log_ratio().exp();
-        Term {
-            value,
-            slope: if self.log_ratio().abs() <= LOG_RATIO_BOUND {
-                value
-            } else {
-                0.0
-            },
-        }
+        Term { value, slope: if self.log_ratio().abs() <= LOG_RATIO_BOUND { value } else { 0.0 } }
     }
 
     /// π/π_old, and its derivative with respect to the log-probability.
     fn ratio(self) -> Term {
         let value = self.log_ratio().exp();
-        Term {
-            value,
-            slope: value,
-        }
+        Term { value, slope: value }
     }
 }
 
@@ -182,10 +147,7 @@ impl Term {
     }
 
     fn times(self, factor: f64) -> Term {
-        Term {
-            value: self.value * factor,
-            slope: self.slope * factor,
-        }
+        Term { value: self.value * factor, slope: self.slope * factor }
     }
 
     /// Kept within `low..=high`; outside, nothing flows back.
@@ -206,10 +168,7 @@ impl Term {
         } else if other.value > self.value {
             other
         } else {
-            Term {
-                value: self.value,
-                slope: 0.5 * (self.slope + other.slope),
-            }
+            Term { value: self.value, slope: 0.5 * (self.slope + other.slope) }
         }
     }
 
@@ -232,11 +191,7 @@ pub struct Loss {
 
 impl Loss {
     fn zero(tokens: usize) -> Loss {
-        Loss {
-            value: 0.0,
-            grad: vec![0.0; tokens],
-            metrics: Vec::new(),
-        }
+        Loss { value: 0.0, grad: vec![0.0; tokens], metrics: Vec::new() }
     }
 
     fn with_metrics(mut self, metrics: impl IntoIterator<Item = (&'static str, f64)>) -> Loss {
@@ -254,16 +209,9 @@ impl Loss {
     /// # Panics
     /// If the two have different numbers of tokens.
     pub fn add_scaled(&mut self, other: &Loss, coefficient: f64) {
-        assert_eq!(
-            self.grad.len(),
-            other.grad.len(),
-            "losses over different tokens do not add"
-        );
+        assert_eq!(self.grad.len(), other.grad.len(), "losses over different tokens do not add");
         self.value += coefficient * other.value;
-        self.grad
-            .iter_mut()
-            .zip(&other.grad)
-            .for_each(|(grad, more)| *grad += coefficient * more);
+        self.grad.iter_mut().zip(&other.grad).for_each(|(grad, more)| *grad += coefficient * more);
         self.metrics.extend_from_slice(&other.metrics);
     }
 }

@@ -20,20 +20,11 @@ pub struct Vanilla {
 impl Vanilla {
     fn surrogates(&self, token: Token) -> (Term, Term) {
         let ratio = token.bounded_ratio();
-        (
-            ratio.times(-token.advantage),
-            ratio
-                .clamp(1.0 - self.low, 1.0 + self.high)
-                .times(-token.advantage),
-        )
+        (ratio.times(-token.advantage), ratio.clamp(1.0 - self.low, 1.0 + self.high).times(-token.advantage))
     }
 
     fn ceiling(&self, token: Token) -> f64 {
-        if token.advantage < 0.0 {
-            -token.advantage * self.c
-        } else {
-            f64::INFINITY
-        }
+        if token.advantage < 0.0 { -token.advantage * self.c } else { f64::INFINITY }
     }
 }
 
@@ -53,10 +44,7 @@ impl PolicyLoss for Vanilla {
         })?;
         Ok(loss.with_metrics([
             ("actor/pg_clipfrac", clipped),
-            (
-                "actor/ppo_kl",
-                tokens.mean(|_, token| -token.bounded_log_ratio())?,
-            ),
+            ("actor/ppo_kl", tokens.mean(|_, token| -token.bounded_log_ratio())?),
             ("actor/pg_clipfrac_lower", capped),
         ]))
     }
@@ -73,28 +61,14 @@ pub struct Cispo {
 
 impl PolicyLoss for Cispo {
     fn evaluate(&self, tokens: &Tokens<'_>, aggregation: &Aggregation) -> Result<Loss> {
-        let clipped = |token: Token| {
-            token
-                .bounded_ratio()
-                .value
-                .clamp(1.0 - self.low, 1.0 + self.high)
-        };
+        let clipped = |token: Token| token.bounded_ratio().value.clamp(1.0 - self.low, 1.0 + self.high);
         let loss = tokens.sum_up(aggregation, |_, token| {
             let slope = -clipped(token) * token.advantage;
-            Term {
-                value: slope * token.log_prob,
-                slope,
-            }
+            Term { value: slope * token.log_prob, slope }
         })?;
         Ok(loss.with_metrics([
-            (
-                "actor/pg_clipfrac",
-                tokens.share(|_, token| token.bounded_ratio().value != clipped(token))?,
-            ),
-            (
-                "actor/ppo_kl",
-                tokens.mean(|_, token| -token.bounded_log_ratio())?,
-            ),
+            ("actor/pg_clipfrac", tokens.share(|_, token| token.bounded_ratio().value != clipped(token))?),
+            ("actor/ppo_kl", tokens.mean(|_, token| -token.bounded_log_ratio())?),
             ("actor/pg_clipfrac_lower", 0.0),
         ]))
     }
@@ -113,30 +87,16 @@ pub struct Sapo {
 
 impl PolicyLoss for Sapo {
     fn evaluate(&self, tokens: &Tokens<'_>, aggregation: &Aggregation) -> Result<Loss> {
-        let per_row = Aggregation {
-            mode: crate::aggregate::Mode::SeqMeanTokenMean,
-            ..*aggregation
-        };
+        let per_row = Aggregation { mode: crate::aggregate::Mode::SeqMeanTokenMean, ..*aggregation };
         let loss = tokens.sum_up(&per_row, |_, token| {
-            let tau = if token.advantage > 0.0 {
-                self.tau_pos
-            } else {
-                self.tau_neg
-            };
+            let tau = if token.advantage > 0.0 { self.tau_pos } else { self.tau_neg };
             let ratio = token.bounded_ratio();
             let gate = 1.0 / (1.0 + (-tau * (ratio.value - 1.0)).exp());
-            Term {
-                value: gate * 4.0 / tau,
-                slope: 4.0 * gate * (1.0 - gate) * ratio.slope,
-            }
-            .times(-token.advantage)
+            Term { value: gate * 4.0 / tau, slope: 4.0 * gate * (1.0 - gate) * ratio.slope }.times(-token.advantage)
         })?;
         Ok(loss.with_metrics([
             ("actor/pg_clipfrac", 0.0),
-            (
-                "actor/ppo_kl",
-                tokens.mean(|_, token| -token.bounded_log_ratio())?,
-            ),
+            ("actor/ppo_kl", tokens.mean(|_, token| -token.bounded_log_ratio())?),
             ("actor/pg_clipfrac_lower", 0.0),
         ]))
     }

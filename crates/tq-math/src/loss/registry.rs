@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::{
-    Cispo, ClipCov, Divergence, Dppo, Dro, GeoMean, Gpg, Gspo, KlCov, PolicyLoss, Sapo, Vanilla,
-};
+use super::{Cispo, ClipCov, Divergence, Dppo, Dro, GeoMean, Gpg, Gspo, KlCov, PolicyLoss, Sapo, Vanilla};
 use crate::error::{Error, Result};
 
 /// The parameters that policy losses are made from, by verl's names (`actor.*` and `actor.policy_loss.*`).
@@ -79,76 +77,33 @@ pub struct Registry {
 impl Registry {
     /// `cispo`, `clip_cov`, `dppo_kl`, `dppo_tv`, `dro`, `geo_mean`, `gpg`, `gspo`, `kl_cov`, `sapo`, `vanilla`.
     pub fn builtin() -> Self {
-        let mut registry = Registry {
-            makers: BTreeMap::new(),
-        };
+        let mut registry = Registry { makers: BTreeMap::new() };
         let mut add = |name: &str, make: fn(&Params) -> Result<Box<dyn PolicyLoss>>| {
             registry.makers.insert(name.into(), Arc::new(make));
         };
         add("vanilla", |p| {
             if p.clip_ratio_c <= 1.0 {
-                return Err(parameter(
-                    "clip_ratio_c",
-                    p.clip_ratio_c,
-                    "a number above 1",
-                ));
+                return Err(parameter("clip_ratio_c", p.clip_ratio_c, "a number above 1"));
             }
-            Ok(Box::new(Vanilla {
-                low: p.low(),
-                high: p.high(),
-                c: p.clip_ratio_c,
-            }))
+            Ok(Box::new(Vanilla { low: p.low(), high: p.high(), c: p.clip_ratio_c }))
         });
-        add("cispo", |p| {
-            Ok(Box::new(Cispo {
-                low: p.low(),
-                high: p.high(),
-            }))
-        });
+        add("cispo", |p| Ok(Box::new(Cispo { low: p.low(), high: p.high() })));
         add("sapo", |p| {
-            Ok(Box::new(Sapo {
-                tau_pos: positive("tau_pos", p.tau_pos)?,
-                tau_neg: positive("tau_neg", p.tau_neg)?,
-            }))
+            Ok(Box::new(Sapo { tau_pos: positive("tau_pos", p.tau_pos)?, tau_neg: positive("tau_neg", p.tau_neg)? }))
         });
         add("gpg", |_| Ok(Box::new(Gpg)));
-        add("dro", |p| {
-            Ok(Box::new(Dro {
-                beta: positive("policy_loss.dro_beta", p.dro_beta.unwrap_or(f64::NAN))?,
-            }))
-        });
-        add("dppo_tv", |p| {
-            Ok(Box::new(dppo(p, Divergence::TotalVariation)))
-        });
+        add("dro", |p| Ok(Box::new(Dro { beta: positive("policy_loss.dro_beta", p.dro_beta.unwrap_or(f64::NAN))? })));
+        add("dppo_tv", |p| Ok(Box::new(dppo(p, Divergence::TotalVariation))));
         add("dppo_kl", |p| Ok(Box::new(dppo(p, Divergence::BinaryKl))));
-        add("gspo", |p| {
-            Ok(Box::new(Gspo {
-                low: p.low(),
-                high: p.high(),
-            }))
-        });
-        add("geo_mean", |p| {
-            Ok(Box::new(GeoMean {
-                low: p.low(),
-                high: p.high(),
-            }))
-        });
+        add("gspo", |p| Ok(Box::new(Gspo { low: p.low(), high: p.high() })));
+        add("geo_mean", |p| Ok(Box::new(GeoMean { low: p.low(), high: p.high() })));
         add("clip_cov", |p| {
             let ratio = positive("policy_loss.clip_cov_ratio", p.clip_cov_ratio)?;
-            Ok(Box::new(ClipCov {
-                low: p.low(),
-                high: p.high(),
-                ratio,
-                lower: p.clip_cov_lb,
-                upper: p.clip_cov_ub,
-            }))
+            Ok(Box::new(ClipCov { low: p.low(), high: p.high(), ratio, lower: p.clip_cov_lb, upper: p.clip_cov_ub }))
         });
         add("kl_cov", |p| {
             let ratio = positive("policy_loss.kl_cov_ratio", p.kl_cov_ratio)?;
-            Ok(Box::new(KlCov {
-                ratio,
-                coefficient: p.ppo_kl_coef,
-            }))
+            Ok(Box::new(KlCov { ratio, coefficient: p.ppo_kl_coef }))
         });
         registry
     }
@@ -164,10 +119,7 @@ impl Registry {
     ) -> Result<()> {
         let name = name.into();
         if self.makers.contains_key(&name) {
-            return Err(Error::AlreadyRegistered {
-                kind: "policy loss",
-                name,
-            });
+            return Err(Error::AlreadyRegistered { kind: "policy loss", name });
         }
         self.makers.insert(name, Arc::new(make));
         Ok(())
@@ -184,11 +136,8 @@ impl Registry {
     /// [`Error::Unknown`] with the known names; [`Error::Parameter`] for a parameter outside its range.
     pub fn get(&self, name: &str, params: &Params) -> Result<Box<dyn PolicyLoss>> {
         let make = self.makers.get(name);
-        let make = make.ok_or_else(|| Error::Unknown {
-            kind: "policy loss",
-            found: name.into(),
-            known: self.names(),
-        })?;
+        let make =
+            make.ok_or_else(|| Error::Unknown { kind: "policy loss", found: name.into(), known: self.names() })?;
         make(params)
     }
 }
@@ -200,31 +149,14 @@ impl fmt::Debug for Registry {
 }
 
 fn dppo(params: &Params, divergence: Divergence) -> Dppo {
-    Dppo {
-        divergence,
-        low: params.low(),
-        high: params.high(),
-        c: params.clip_ratio_c,
-    }
+    Dppo { divergence, low: params.low(), high: params.high(), c: params.clip_ratio_c }
 }
 
 fn parameter(name: &'static str, found: f64, expected: &'static str) -> Error {
-    let found = if found.is_nan() {
-        "none".into()
-    } else {
-        found.to_string()
-    };
-    Error::Parameter {
-        name,
-        found,
-        expected,
-    }
+    let found = if found.is_nan() { "none".into() } else { found.to_string() };
+    Error::Parameter { name, found, expected }
 }
 
 fn positive(name: &'static str, value: f64) -> Result<f64> {
-    if value > 0.0 {
-        Ok(value)
-    } else {
-        Err(parameter(name, value, "a positive number"))
-    }
+    if value > 0.0 { Ok(value) } else { Err(parameter(name, value, "a positive number")) }
 }

@@ -10,13 +10,7 @@ pub struct Gpg;
 
 impl PolicyLoss for Gpg {
     fn evaluate(&self, tokens: &Tokens<'_>, aggregation: &Aggregation) -> Result<Loss> {
-        tokens.sum_up(aggregation, |_, token| {
-            Term {
-                value: token.log_prob,
-                slope: 1.0,
-            }
-            .times(-token.advantage)
-        })
+        tokens.sum_up(aggregation, |_, token| Term { value: token.log_prob, slope: 1.0 }.times(-token.advantage))
     }
 }
 

@@ -22,17 +22,11 @@ impl Gspo {
     fn ratios(tokens: &Tokens<'_>) -> Vec<Term> {
         let mut ratios = vec![Term::constant(1.0); tokens.layout.tokens()];
         for i in 0..tokens.layout.rows() {
-            let log_ratios = tokens
-                .layout
-                .kept_tokens(i)
-                .map(|k| tokens.token(k).log_ratio());
+            let log_ratios = tokens.layout.kept_tokens(i).map(|k| tokens.token(k).log_ratio());
             let mean = log_ratios.sum::<f64>() / tokens.layout.kept_in(i).max(1) as f64;
             let value = mean.min(10.0).exp();
             let slope = if mean <= 10.0 { value } else { 0.0 };
-            tokens
-                .layout
-                .kept_tokens(i)
-                .for_each(|k| ratios[k] = Term { value, slope });
+            tokens.layout.kept_tokens(i).for_each(|k| ratios[k] = Term { value, slope });
         }
         ratios
     }
@@ -43,12 +37,7 @@ impl PolicyLoss for Gspo {
         tokens.check()?;
         let ratios = Gspo::ratios(tokens);
         let surrogates = |k: usize, advantage: f64| {
-            (
-                ratios[k].times(-advantage),
-                ratios[k]
-                    .clamp(1.0 - self.low, 1.0 + self.high)
-                    .times(-advantage),
-            )
+            (ratios[k].times(-advantage), ratios[k].clamp(1.0 - self.low, 1.0 + self.high).times(-advantage))
         };
         let loss = tokens.sum_up(aggregation, |k, token| {
             let (free, clipped) = surrogates(k, token.advantage);
@@ -81,10 +70,7 @@ pub struct GeoMean {
 impl GeoMean {
     /// The log-ratio, held back where moving further would help.
     fn clipped(&self, log_ratio: f64, advantage: f64) -> Term {
-        let free = Term {
-            value: log_ratio,
-            slope: 1.0,
-        };
+        let free = Term { value: log_ratio, slope: 1.0 };
         let held = free.clamp(-self.low, self.high);
         if advantage > 0.0 {
             free.min(held)
@@ -101,9 +87,7 @@ impl PolicyLoss for GeoMean {
         tokens.check()?;
         let layout = tokens.layout;
         let mut loss = Loss::zero(layout.tokens());
-        let rows = aggregation
-            .global_batch_size
-            .unwrap_or(layout.rows() as f64);
+        let rows = aggregation.global_batch_size.unwrap_or(layout.rows() as f64);
         let weight = aggregation.dp_size as f64 / rows;
         for i in 0..layout.rows() {
             let length = layout.kept_in(i) as f64 + COUNT_EPS;
@@ -112,31 +96,21 @@ impl PolicyLoss for GeoMean {
                 let token = tokens.token(k);
                 exponent += self.clipped(token.log_ratio(), token.advantage).value / length;
                 advantage += token.advantage / length;
-                importance += tokens
-                    .rollout_is_weights
-                    .map_or(0.0, |weights| (f64::from(weights[k]) + 1e-10).ln())
-                    / length;
+                importance +=
+                    tokens.rollout_is_weights.map_or(0.0, |weights| (f64::from(weights[k]) + 1e-10).ln()) / length;
             }
             let of_row = -advantage * exponent.exp() * importance.exp();
             loss.value += weight * of_row;
             for k in layout.kept_tokens(i) {
                 let token = tokens.token(k);
-                loss.grad[k] =
-                    weight * of_row * self.clipped(token.log_ratio(), token.advantage).slope
-                        / length;
+                loss.grad[k] = weight * of_row * self.clipped(token.log_ratio(), token.advantage).slope / length;
             }
         }
         let outside = |log_ratio: f64| log_ratio < -self.low || log_ratio > self.high;
         Ok(loss.with_metrics([
-            (
-                "actor/pg_clipfrac",
-                tokens.share(|_, token| outside(token.log_ratio()) && token.advantage > 0.0)?,
-            ),
+            ("actor/pg_clipfrac", tokens.share(|_, token| outside(token.log_ratio()) && token.advantage > 0.0)?),
             ("actor/ppo_kl", tokens.mean(|_, token| -token.log_ratio())?),
-            (
-                "actor/pg_clipfrac_lower",
-                tokens.share(|_, token| outside(token.log_ratio()) && token.advantage < 0.0)?,
-            ),
+            ("actor/pg_clipfrac_lower", tokens.share(|_, token| outside(token.log_ratio()) && token.advantage < 0.0)?),
         ]))
     }
 }

@@ -28,21 +28,12 @@ pub fn value_loss(
     let mut clipped_larger = vec![0.0; layout.tokens()];
     for k in layout.all_kept() {
         let (target, old) = (f64::from(returns[k]), f64::from(old_values[k]));
-        let prediction = Term {
-            value: predictions[k].into(),
-            slope: 1.0,
-        };
+        let prediction = Term { value: predictions[k].into(), slope: 1.0 };
         let square = |term: Term| {
             let miss = term.value - target;
-            Term {
-                value: miss * miss,
-                slope: 2.0 * miss * term.slope,
-            }
+            Term { value: miss * miss, slope: 2.0 * miss * term.slope }
         };
-        let (free, clipped) = (
-            square(prediction),
-            square(prediction.clamp(old - clip, old + clip)),
-        );
+        let (free, clipped) = (square(prediction), square(prediction.clamp(old - clip, old + clip)));
         let term = free.max(clipped);
         loss.value += 0.5 * weights[k] * term.value;
         loss.grad[k] = 0.5 * weights[k] * term.slope;

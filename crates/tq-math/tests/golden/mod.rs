@@ -1,9 +1,6 @@
 //! Reading the recorded values and comparing with them.
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
-#![allow(
-    clippy::print_stdout,
-    reason = "counts are what a reader of the test looks for"
-)]
+#![allow(clippy::print_stdout, reason = "counts are what a reader of the test looks for")]
 
 use std::path::PathBuf;
 
@@ -12,10 +9,8 @@ use tq_math::Layout;
 
 /// The recorded file `name`, or `None` (said on stdout) if the folder is not there.
 pub fn load(name: &str) -> Option<Value> {
-    let folder = std::env::var_os("TQ_GOLDEN").map_or_else(
-        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("TQ_GOLDEN")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/golden"), PathBuf::from);
     let path = folder.join(name);
     let Ok(text) = std::fs::read(&path) else {
         println!("skipped: {} not found (set TQ_GOLDEN)", path.display());
@@ -34,12 +29,7 @@ pub struct Tally {
 
 impl Tally {
     pub fn new(file: &'static str) -> Self {
-        Tally {
-            file,
-            run: 0,
-            skipped: Vec::new(),
-            wrong: Vec::new(),
-        }
+        Tally { file, run: 0, skipped: Vec::new(), wrong: Vec::new() }
     }
 
     pub fn ran(&mut self) {
@@ -78,13 +68,7 @@ impl Tally {
         relative: f64,
     ) {
         for k in layout.all_kept() {
-            self.close(
-                &format!("{case}[{k}]"),
-                ours[k],
-                theirs[k],
-                absolute,
-                relative,
-            );
+            self.close(&format!("{case}[{k}]"), ours[k], theirs[k], absolute, relative);
         }
     }
 
@@ -97,21 +81,10 @@ impl Tally {
                 None => reasons.push((why.clone(), 1)),
             }
         }
-        println!(
-            "{}: {} run, {} skipped",
-            self.file,
-            self.run,
-            self.skipped.len()
-        );
-        reasons
-            .iter()
-            .for_each(|(why, n)| println!("  skipped {n}: {why}"));
+        println!("{}: {} run, {} skipped", self.file, self.run, self.skipped.len());
+        reasons.iter().for_each(|(why, n)| println!("  skipped {n}: {why}"));
         let shown: Vec<&String> = self.wrong.iter().take(40).collect();
-        assert!(
-            self.wrong.is_empty(),
-            "{} values differ, the first of them:\n{shown:#?}",
-            self.wrong.len()
-        );
+        assert!(self.wrong.is_empty(), "{} values differ, the first of them:\n{shown:#?}", self.wrong.len());
         assert!(self.run > 0, "nothing was compared");
     }
 }
@@ -119,31 +92,18 @@ impl Tally {
 /// A number, or one of the strings `NaN`, `Infinity`, `-Infinity`.
 pub fn number(value: &Value) -> f64 {
     match value {
-        Value::String(text) => text
-            .trim_start_matches('+')
-            .parse()
-            .expect("NaN or an infinity"),
+        Value::String(text) => text.trim_start_matches('+').parse().expect("NaN or an infinity"),
         other => other.as_f64().expect("a number"),
     }
 }
 
 pub fn numbers(value: &Value) -> Vec<f64> {
-    value
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(number)
-        .collect()
+    value.as_array().expect("a list").iter().map(number).collect()
 }
 
 /// Ragged rows as one flat column.
 pub fn flat(value: &Value) -> Vec<f64> {
-    value
-        .as_array()
-        .expect("rows")
-        .iter()
-        .flat_map(numbers)
-        .collect()
+    value.as_array().expect("rows").iter().flat_map(numbers).collect()
 }
 
 pub fn flat_f32(value: &Value) -> Vec<f32> {
@@ -151,31 +111,19 @@ pub fn flat_f32(value: &Value) -> Vec<f32> {
 }
 
 pub fn layout(batch: &Value) -> Layout {
-    let lengths: Vec<usize> = numbers(&batch["row_len"])
-        .into_iter()
-        .map(|n| n as usize)
-        .collect();
+    let lengths: Vec<usize> = numbers(&batch["row_len"]).into_iter().map(|n| n as usize).collect();
     let mask = flat(&batch["mask"]).into_iter().map(|m| m != 0.0).collect();
-    Layout::from_lengths(lengths)
-        .with_mask(mask)
-        .expect("one flag per token")
+    Layout::from_lengths(lengths).with_mask(mask).expect("one flag per token")
 }
 
 pub fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key]
-        .as_str()
-        .unwrap_or_else(|| panic!("{key} is no text in {value}"))
+    value[key].as_str().unwrap_or_else(|| panic!("{key} is no text in {value}"))
 }
 
 pub fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value[key]
-        .as_array()
-        .unwrap_or_else(|| panic!("{key} is no list"))
+    value[key].as_array().unwrap_or_else(|| panic!("{key} is no list"))
 }
 
 pub fn batch<'a>(file: &'a Value, name: &str) -> &'a Value {
-    list(file, "batches")
-        .iter()
-        .find(|batch| batch["name"] == name)
-        .unwrap_or_else(|| panic!("no batch {name}"))
+    list(file, "batches").iter().find(|batch| batch["name"] == name).unwrap_or_else(|| panic!("no batch {name}"))
 }

@@ -13,9 +13,7 @@ impl Axis {
     /// From the smallest to the largest value.
     pub(super) fn tight(values: impl Iterator<Item = f64>, labels: usize) -> Option<Axis> {
         let (mut low, mut high) = values.fold(None, |range: Option<(f64, f64)>, value| {
-            Some(range.map_or((value, value), |(low, high)| {
-                (low.min(value), high.max(value))
-            }))
+            Some(range.map_or((value, value), |(low, high)| (low.min(value), high.max(value))))
         })?;
         if low == high {
             // A single value sits in the middle of a range of its own size.
@@ -59,11 +57,7 @@ impl Axis {
             return format!("{value:.1e}");
         }
         let digits = (-self.step.log10().floor()).max(0.0) as usize;
-        let value = if value.abs() < self.step / 2.0 {
-            0.0
-        } else {
-            value
-        };
+        let value = if value.abs() < self.step / 2.0 { 0.0 } else { value };
         format!("{value:.digits$}")
     }
 }
@@ -79,15 +73,9 @@ mod tests {
 
     #[test]
     fn labels_are_round_and_enclose_the_values() {
-        assert_eq!(
-            labels(&[0.13, 0.81]),
-            ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]
-        );
+        assert_eq!(labels(&[0.13, 0.81]), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(labels(&[3.0, 47.0]), ["0", "10", "20", "30", "40", "50"]);
-        assert_eq!(
-            labels(&[-0.02, 0.05]),
-            ["-0.02", "0.00", "0.02", "0.04", "0.06"]
-        );
+        assert_eq!(labels(&[-0.02, 0.05]), ["-0.02", "0.00", "0.02", "0.04", "0.06"]);
     }
 
     #[test]

@@ -29,11 +29,7 @@ pub struct Chart {
 
 impl Chart {
     fn finite(&self) -> impl Iterator<Item = (f64, f64)> + Clone {
-        self.series
-            .iter()
-            .flat_map(|series| &series.points)
-            .copied()
-            .filter(|(x, y)| x.is_finite() && y.is_finite())
+        self.series.iter().flat_map(|series| &series.points).copied().filter(|(x, y)| x.is_finite() && y.is_finite())
     }
 
     /// Both axes, or `None` if there is no point.

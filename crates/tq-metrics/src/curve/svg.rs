@@ -34,10 +34,7 @@ fn write_svg(chart: &Chart, out: &mut String) -> std::fmt::Result {
         out,
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" font-size="13">"#
     )?;
-    writeln!(
-        out,
-        r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>"##
-    )?;
+    writeln!(out, r##"<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>"##)?;
     writeln!(
         out,
         r##"<text x="{LEFT}" y="24" font-size="16" font-weight="600" fill="#222222">{}</text>"##,
@@ -49,11 +46,7 @@ fn write_svg(chart: &Chart, out: &mut String) -> std::fmt::Result {
             write_curves(chart, &x, &y, out)?;
             write_legend(chart, out)?;
         }
-        None => writeln!(
-            out,
-            r##"<text x="{LEFT}" y="{}" fill="#666666">no points</text>"##,
-            HEIGHT / 2.0
-        )?,
+        None => writeln!(out, r##"<text x="{LEFT}" y="{}" fill="#666666">no points</text>"##, HEIGHT / 2.0)?,
     }
     writeln!(out, "</svg>")
 }
@@ -70,10 +63,7 @@ fn write_grid(x: &Axis, y: &Axis, x_label: &str, out: &mut String) -> std::fmt::
     let (right, floor) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
     for value in y.labels() {
         let at = down(y, value);
-        writeln!(
-            out,
-            r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#e2e2e2"/>"##
-        )?;
+        writeln!(out, r##"<line x1="{LEFT}" y1="{at:.1}" x2="{right}" y2="{at:.1}" stroke="#e2e2e2"/>"##)?;
         writeln!(
             out,
             r##"<text x="{:.1}" y="{:.1}" text-anchor="end" fill="#444444">{}</text>"##,
@@ -84,10 +74,7 @@ fn write_grid(x: &Axis, y: &Axis, x_label: &str, out: &mut String) -> std::fmt::
     }
     for value in x.labels() {
         let at = across(x, value);
-        writeln!(
-            out,
-            r##"<line x1="{at:.1}" y1="{TOP}" x2="{at:.1}" y2="{floor}" stroke="#f0f0f0"/>"##
-        )?;
+        writeln!(out, r##"<line x1="{at:.1}" y1="{TOP}" x2="{at:.1}" y2="{floor}" stroke="#f0f0f0"/>"##)?;
         writeln!(
             out,
             r##"<text x="{at:.1}" y="{:.1}" text-anchor="middle" fill="#444444">{}</text>"##,
@@ -95,10 +82,7 @@ fn write_grid(x: &Axis, y: &Axis, x_label: &str, out: &mut String) -> std::fmt::
             x.text(value)
         )?;
     }
-    writeln!(
-        out,
-        r##"<path d="M{LEFT} {TOP}V{floor}H{right}" fill="none" stroke="#444444"/>"##
-    )?;
+    writeln!(out, r##"<path d="M{LEFT} {TOP}V{floor}H{right}" fill="none" stroke="#444444"/>"##)?;
     let middle = (LEFT + right) / 2.0;
     writeln!(
         out,
@@ -120,17 +104,10 @@ fn write_curves(chart: &Chart, x: &Axis, y: &Axis, out: &mut String) -> std::fmt
             [] => {}
             [alone] => {
                 let (cx, cy) = alone.split_once(',').unwrap_or((alone, "0"));
-                writeln!(
-                    out,
-                    r##"<circle cx="{cx}" cy="{cy}" r="3" fill="{colour}"/>"##
-                )?;
+                writeln!(out, r##"<circle cx="{cx}" cy="{cy}" r="3" fill="{colour}"/>"##)?;
             }
             _ => {
-                let dash = if dash.is_empty() {
-                    String::new()
-                } else {
-                    format!(r#" stroke-dasharray="{dash}""#)
-                };
+                let dash = if dash.is_empty() { String::new() } else { format!(r#" stroke-dasharray="{dash}""#) };
                 let points = points.join(" ");
                 writeln!(
                     out,
@@ -146,29 +123,18 @@ fn write_legend(chart: &Chart, out: &mut String) -> std::fmt::Result {
     // About 7 units a character at this font size.
     let mut at = LEFT;
     for (series, (colour, dash)) in chart.series.iter().zip(STYLES.iter().cycle()) {
-        let dash = if dash.is_empty() {
-            String::new()
-        } else {
-            format!(r#" stroke-dasharray="{dash}""#)
-        };
+        let dash = if dash.is_empty() { String::new() } else { format!(r#" stroke-dasharray="{dash}""#) };
         writeln!(
             out,
             r##"<line x1="{at:.1}" y1="37" x2="{:.1}" y2="37" stroke="{colour}" stroke-width="2"{dash}/>"##,
             at + 24.0
         )?;
-        writeln!(
-            out,
-            r##"<text x="{:.1}" y="41" fill="#222222">{}</text>"##,
-            at + 30.0,
-            escape(&series.name)
-        )?;
+        writeln!(out, r##"<text x="{:.1}" y="41" fill="#222222">{}</text>"##, at + 30.0, escape(&series.name))?;
         at += 30.0 + 7.0 * series.name.chars().count() as f64 + 22.0;
     }
     Ok(())
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

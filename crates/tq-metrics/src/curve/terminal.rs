@@ -21,16 +21,10 @@ pub fn terminal(chart: &Chart, width: usize, height: usize) -> String {
         }
     }
     let label_of_row = |row: usize| {
-        let label = y
-            .labels()
-            .find(|value| row_of(y.place(*value), height) == row);
+        let label = y.labels().find(|value| row_of(y.place(*value), height) == row);
         label.map_or(String::new(), |value| y.text(value))
     };
-    let margin = y
-        .labels()
-        .map(|value| y.text(value).len())
-        .max()
-        .unwrap_or(0);
+    let margin = y.labels().map(|value| y.text(value).len()).max().unwrap_or(0);
     let mut text = format!("{:margin$}  {}\n", "", chart.title);
     for (row, line) in cells.iter().enumerate() {
         let label = label_of_row(row);
@@ -41,33 +35,18 @@ pub fn terminal(chart: &Chart, width: usize, height: usize) -> String {
     }
     text.push_str(&format!("{:margin$} └{}\n", "", rule(&x, width)));
     text.push_str(&format!("{:margin$}  {}\n", "", under(&x, width)));
-    let legend: Vec<String> = chart
-        .series
-        .iter()
-        .zip(MARKS.iter().cycle())
-        .map(|(series, mark)| format!("{mark} {}", series.name))
-        .collect();
-    text.push_str(&format!(
-        "{:margin$}  {}    x: {}\n",
-        "",
-        legend.join("   "),
-        chart.x_label
-    ));
+    let legend: Vec<String> =
+        chart.series.iter().zip(MARKS.iter().cycle()).map(|(series, mark)| format!("{mark} {}", series.name)).collect();
+    text.push_str(&format!("{:margin$}  {}    x: {}\n", "", legend.join("   "), chart.x_label));
     text
 }
 
 /// The characters that a curve passes through.
 fn trace(series: &Series, x: &Axis, y: &Axis, width: usize, height: usize) -> Vec<(usize, usize)> {
-    let points: Vec<(f64, f64)> = series
-        .points
-        .iter()
-        .copied()
-        .filter(|(px, py)| px.is_finite() && py.is_finite())
-        .collect();
-    let mut cells: Vec<(usize, usize)> = points
-        .iter()
-        .map(|(px, py)| (column_of(x.place(*px), width), row_of(y.place(*py), height)))
-        .collect();
+    let points: Vec<(f64, f64)> =
+        series.points.iter().copied().filter(|(px, py)| px.is_finite() && py.is_finite()).collect();
+    let mut cells: Vec<(usize, usize)> =
+        points.iter().map(|(px, py)| (column_of(x.place(*px), width), row_of(y.place(*py), height))).collect();
     for pair in points.windows(2) {
         let [(x0, y0), (x1, y1)] = [pair[0], pair[1]];
         for column in column_of(x.place(x0), width) + 1..column_of(x.place(x1), width) {
@@ -88,19 +67,8 @@ fn row_of(place: f64, height: usize) -> usize {
 }
 
 fn rule(x: &Axis, width: usize) -> String {
-    let ticks: Vec<usize> = x
-        .labels()
-        .map(|value| column_of(x.place(value), width))
-        .collect();
-    (0..width)
-        .map(|column| {
-            if ticks.contains(&column) {
-                '┬'
-            } else {
-                '─'
-            }
-        })
-        .collect()
+    let ticks: Vec<usize> = x.labels().map(|value| column_of(x.place(value), width)).collect();
+    (0..width).map(|column| if ticks.contains(&column) { '┬' } else { '─' }).collect()
 }
 
 fn under(x: &Axis, width: usize) -> String {

@@ -21,10 +21,7 @@ impl<W: Write> Console<W> {
 
     /// Writes the numbers whose names start with one of `prefixes`.
     pub fn only<S: Into<String>>(out: W, prefixes: impl IntoIterator<Item = S>) -> Self {
-        Console {
-            out,
-            only: Some(prefixes.into_iter().map(Into::into).collect()),
-        }
+        Console { out, only: Some(prefixes.into_iter().map(Into::into).collect()) }
     }
 
     /// The stream.
@@ -37,19 +34,12 @@ impl<W: Write + Send> Sink for Console<W> {
     fn write(&mut self, step: u64, metrics: &Metrics) -> Result<()> {
         let mut line = format!("step:{step}");
         for (name, value) in metrics.iter() {
-            if self
-                .only
-                .as_ref()
-                .is_none_or(|prefixes| prefixes.iter().any(|prefix| name.starts_with(prefix)))
-            {
+            if self.only.as_ref().is_none_or(|prefixes| prefixes.iter().any(|prefix| name.starts_with(prefix))) {
                 line.push_str(&format!(" - {name}:{}", short(value)));
             }
         }
         line.push('\n');
-        self.out
-            .write_all(line.as_bytes())
-            .and_then(|()| self.out.flush())
-            .map_err(Error::io("console"))
+        self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush()).map_err(Error::io("console"))
     }
 }
 
@@ -82,9 +72,7 @@ mod tests {
             ("x", f64::NAN),
             ("n", 40.0),
         ]);
-        console
-            .write(3, &metrics)
-            .expect("a vector takes everything");
+        console.write(3, &metrics).expect("a vector takes everything");
         let text = String::from_utf8(console.into_inner()).expect("text");
         assert_eq!(
             text,
@@ -101,12 +89,7 @@ mod tests {
             ("critic/score/mean", 0.25),
             ("critic/values/mean", 1.0),
         ]);
-        console
-            .write(1, &metrics)
-            .expect("a vector takes everything");
-        assert_eq!(
-            console.into_inner(),
-            b"step:1 - lag/mean:0.5000 - critic/score/mean:0.2500\n"
-        );
+        console.write(1, &metrics).expect("a vector takes everything");
+        assert_eq!(console.into_inner(), b"step:1 - lag/mean:0.5000 - critic/score/mean:0.2500\n");
     }
 }

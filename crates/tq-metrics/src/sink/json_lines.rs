@@ -26,21 +26,11 @@ impl JsonLines {
     /// # Errors
     /// [`Error::Io`] with the path.
     pub fn open(path: &Path) -> Result<Self> {
-        let open = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path);
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = open.map_err(Error::io(path))?;
         let whole = whole_lines(&mut file).map_err(Error::io(path))?;
-        file.set_len(whole)
-            .and_then(|()| file.seek(SeekFrom::End(0)))
-            .map_err(Error::io(path))?;
-        Ok(JsonLines {
-            path: path.into(),
-            file,
-        })
+        file.set_len(whole).and_then(|()| file.seek(SeekFrom::End(0))).map_err(Error::io(path))?;
+        Ok(JsonLines { path: path.into(), file })
     }
 }
 
@@ -67,8 +57,6 @@ impl Sink for JsonLines {
         object.extend(metrics.to_json());
         let mut line = Value::Object(object).to_string();
         line.push('\n');
-        self.file
-            .write_all(line.as_bytes())
-            .map_err(Error::io(&self.path))
+        self.file.write_all(line.as_bytes()).map_err(Error::io(&self.path))
     }
 }

@@ -94,19 +94,10 @@ mod tests {
     #[test]
     fn fields_are_encoded_as_protobuf_does() {
         // Examples of the encoding guide: field 1 = 150; field 2 = "testing".
-        assert_eq!(
-            Message::default().integer(1, 150).into_bytes(),
-            [0x08, 0x96, 0x01]
-        );
-        assert_eq!(
-            Message::default().bytes(2, b"testing").into_bytes(),
-            b"\x12\x07testing"
-        );
+        assert_eq!(Message::default().integer(1, 150).into_bytes(), [0x08, 0x96, 0x01]);
+        assert_eq!(Message::default().bytes(2, b"testing").into_bytes(), b"\x12\x07testing");
         let nested = Message::default().message(3, Message::default().integer(1, 150));
         assert_eq!(nested.into_bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
-        assert_eq!(
-            Message::default().float(2, 1.0).into_bytes(),
-            [0x15, 0, 0, 0x80, 0x3f]
-        );
+        assert_eq!(Message::default().float(2, 1.0).into_bytes(), [0x15, 0, 0, 0x80, 0x3f]);
     }
 }

@@ -38,10 +38,7 @@ impl TensorBoard {
         let seconds = wall_time() as u64;
         let mut attempt = 0;
         let (path, file) = loop {
-            let path = folder.join(format!(
-                "events.out.tfevents.{seconds}.tq.{}.{attempt}",
-                std::process::id()
-            ));
+            let path = folder.join(format!("events.out.tfevents.{seconds}.tq.{}.{attempt}", std::process::id()));
             match OpenOptions::new().append(true).create_new(true).open(&path) {
                 Ok(file) => break (path, file),
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => attempt += 1,
@@ -50,9 +47,7 @@ impl TensorBoard {
         };
         let mut board = TensorBoard { path, file };
         board.append(
-            Message::default()
-                .double(EVENT_WALL_TIME, wall_time())
-                .bytes(EVENT_FILE_VERSION, b"brain.Event:2"),
+            Message::default().double(EVENT_WALL_TIME, wall_time()).bytes(EVENT_FILE_VERSION, b"brain.Event:2"),
         )?;
         Ok(board)
     }
@@ -63,9 +58,7 @@ impl TensorBoard {
     }
 
     fn append(&mut self, event: Message) -> Result<()> {
-        self.file
-            .write_all(&frame(&event.into_bytes()))
-            .map_err(Error::io(&self.path))
+        self.file.write_all(&frame(&event.into_bytes())).map_err(Error::io(&self.path))
     }
 }
 
@@ -73,14 +66,10 @@ impl Sink for TensorBoard {
     fn write(&mut self, step: u64, metrics: &Metrics) -> Result<()> {
         let mut summary = Message::default();
         for (name, value) in metrics.iter() {
-            let scalar = Message::default()
-                .bytes(VALUE_TAG, name.as_bytes())
-                .float(VALUE_SIMPLE, value as f32);
+            let scalar = Message::default().bytes(VALUE_TAG, name.as_bytes()).float(VALUE_SIMPLE, value as f32);
             summary = summary.message(SUMMARY_VALUE, scalar);
         }
-        let event = Message::default()
-            .double(EVENT_WALL_TIME, wall_time())
-            .integer(EVENT_STEP, step);
+        let event = Message::default().double(EVENT_WALL_TIME, wall_time()).integer(EVENT_STEP, step);
         self.append(event.message(EVENT_SUMMARY, summary))
     }
 }
@@ -91,7 +80,5 @@ impl Sink for TensorBoard {
     reason = "a label that TensorBoard shows beside each point; nothing is decided by it"
 )]
 fn wall_time() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64())
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -12,9 +12,7 @@ pub(super) struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     pub(super) fn of(value: &'a Value) -> Result<Self> {
-        let map = value
-            .as_object()
-            .ok_or_else(|| Error::Config("config.json does not hold an object".into()))?;
+        let map = value.as_object().ok_or_else(|| Error::Config("config.json does not hold an object".into()))?;
         Ok(Self { map, prefix: "" })
     }
 
@@ -22,20 +20,12 @@ impl<'a> Keys<'a> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    fn typed<T>(
-        &self,
-        key: &str,
-        expected: &str,
-        read: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>> {
+    fn typed<T>(&self, key: &str, expected: &str, read: impl FnOnce(&'a Value) -> Option<T>) -> Result<Option<T>> {
         match self.get(key) {
             None => Ok(None),
-            Some(value) => read(value).map(Some).ok_or_else(|| {
-                Error::Config(format!(
-                    "{}{key} is {value}; expected {expected}",
-                    self.prefix
-                ))
-            }),
+            Some(value) => read(value)
+                .map(Some)
+                .ok_or_else(|| Error::Config(format!("{}{key} is {value}; expected {expected}", self.prefix))),
         }
     }
 
@@ -70,10 +60,7 @@ impl<'a> Keys<'a> {
     pub(super) fn positive(&self, key: &str) -> Result<i64> {
         match self.integer(key)? {
             Some(value) if value > 0 => Ok(value),
-            Some(value) => Err(Error::Config(format!(
-                "{}{key} is {value}; expected a positive integer",
-                self.prefix
-            ))),
+            Some(value) => Err(Error::Config(format!("{}{key} is {value}; expected a positive integer", self.prefix))),
             None => Err(self.missing(key)),
         }
     }

@@ -135,18 +135,14 @@ impl ModelConfig {
                 )));
             }
             None => {
-                return Err(Error::Config(
-                    "model_type is missing; expected one of llama, qwen2, qwen3".into(),
-                ));
+                return Err(Error::Config("model_type is missing; expected one of llama, qwen2, qwen3".into()));
             }
         };
         refuse_unimplemented(&keys)?;
 
         let hidden_size = keys.positive("hidden_size")?;
         let num_attention_heads = keys.positive("num_attention_heads")?;
-        let num_key_value_heads = keys
-            .integer("num_key_value_heads")?
-            .unwrap_or(num_attention_heads);
+        let num_key_value_heads = keys.integer("num_key_value_heads")?.unwrap_or(num_attention_heads);
         let head_dim = match keys.integer("head_dim")? {
             Some(width) => width,
             None if family == Family::Qwen3 => 128,
@@ -167,10 +163,7 @@ impl ModelConfig {
             num_attention_heads,
             num_key_value_heads,
             head_dim,
-            max_position_embeddings: keys
-                .integer("max_position_embeddings")?
-                .unwrap_or(2048)
-                .max(0) as usize,
+            max_position_embeddings: keys.integer("max_position_embeddings")?.unwrap_or(2048).max(0) as usize,
             rms_norm_eps: keys.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta,
             rope_scaling,
@@ -191,17 +184,14 @@ impl ModelConfig {
                 self.head_dim
             )));
         }
-        if self.num_key_value_heads <= 0 || self.num_attention_heads % self.num_key_value_heads != 0
-        {
+        if self.num_key_value_heads <= 0 || self.num_attention_heads % self.num_key_value_heads != 0 {
             return Err(Error::Config(format!(
                 "num_key_value_heads {} does not divide num_attention_heads {}",
                 self.num_key_value_heads, self.num_attention_heads
             )));
         }
         if self.max_position_embeddings == 0 {
-            return Err(Error::Config(
-                "max_position_embeddings is 0; expected the longest row in tokens".into(),
-            ));
+            return Err(Error::Config("max_position_embeddings is 0; expected the longest row in tokens".into()));
         }
         if !(self.rms_norm_eps > 0.0 && self.rope_theta > 0.0 && self.initializer_range >= 0.0) {
             return Err(Error::Config(format!(
@@ -216,18 +206,15 @@ impl ModelConfig {
     pub fn to_json(&self, dtype: &str) -> Value {
         let scaling = match self.rope_scaling {
             RopeScaling::None => Value::Null,
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_position_embeddings,
-            } => json!({
-                "rope_type": "llama3",
-                "factor": factor,
-                "low_freq_factor": low_freq_factor,
-                "high_freq_factor": high_freq_factor,
-                "original_max_position_embeddings": original_max_position_embeddings,
-            }),
+            RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
+                json!({
+                    "rope_type": "llama3",
+                    "factor": factor,
+                    "low_freq_factor": low_freq_factor,
+                    "high_freq_factor": high_freq_factor,
+                    "original_max_position_embeddings": original_max_position_embeddings,
+                })
+            }
         };
         let eos = match self.eos_token_ids.as_slice() {
             [] => Value::Null,
@@ -261,31 +248,24 @@ impl ModelConfig {
 
 fn read_json(path: &Path) -> Result<Value> {
     let text = std::fs::read(path).map_err(Error::io("read", path))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Error::Config(format!("{} is not JSON: {error}", path.display())))
+    serde_json::from_slice(&text).map_err(|error| Error::Config(format!("{} is not JSON: {error}", path.display())))
 }
 
 /// Settings whose plain value is the only one implemented.
 fn refuse_unimplemented(keys: &Keys<'_>) -> Result<()> {
     for key in ["attention_bias", "mlp_bias", "use_sliding_window"] {
         if keys.flag(key)? == Some(true) {
-            return Err(Error::Config(format!(
-                "{key} is true, which is not implemented; only false is"
-            )));
+            return Err(Error::Config(format!("{key} is true, which is not implemented; only false is")));
         }
     }
     match keys.text("hidden_act")? {
         None | Some("silu" | "swish") => {}
         Some(other) => {
-            return Err(Error::Config(format!(
-                "hidden_act {other:?} is not implemented; only \"silu\" is"
-            )));
+            return Err(Error::Config(format!("hidden_act {other:?} is not implemented; only \"silu\" is")));
         }
     }
     if let Some(Value::Array(kinds)) = keys.get("layer_types")
-        && let Some(other) = kinds
-            .iter()
-            .find(|kind| kind.as_str() != Some("full_attention"))
+        && let Some(other) = kinds.iter().find(|kind| kind.as_str() != Some("full_attention"))
     {
         return Err(Error::Config(format!(
             "layer_types names {other}, which is not implemented; only \"full_attention\" is"
@@ -301,21 +281,11 @@ fn refuse_unimplemented(keys: &Keys<'_>) -> Result<()> {
 fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
     let nested = keys.map("rope_parameters")?;
     let scaling = match nested {
-        Some(map) => Some(Keys {
-            map,
-            prefix: "rope_parameters.",
-        }),
-        None => keys.map("rope_scaling")?.map(|map| Keys {
-            map,
-            prefix: "rope_scaling.",
-        }),
+        Some(map) => Some(Keys { map, prefix: "rope_parameters." }),
+        None => keys.map("rope_scaling")?.map(|map| Keys { map, prefix: "rope_scaling." }),
     };
     let inside = match nested {
-        Some(map) => Keys {
-            map,
-            prefix: "rope_parameters.",
-        }
-        .number("rope_theta")?,
+        Some(map) => Keys { map, prefix: "rope_parameters." }.number("rope_theta")?,
         None => None,
     };
     let theta = match inside {
@@ -337,23 +307,17 @@ fn rope(keys: &Keys<'_>) -> Result<(f64, RopeScaling)> {
                 factor: scaling.required("factor")?,
                 low_freq_factor: scaling.required("low_freq_factor")?,
                 high_freq_factor: scaling.required("high_freq_factor")?,
-                original_max_position_embeddings: scaling
-                    .positive("original_max_position_embeddings")?,
+                original_max_position_embeddings: scaling.positive("original_max_position_embeddings")?,
             },
         )),
-        Some(other) => Err(Error::Config(format!(
-            "rope scaling {other:?} is not implemented; expected \"default\" or \"llama3\""
-        ))),
+        Some(other) => {
+            Err(Error::Config(format!("rope scaling {other:?} is not implemented; expected \"default\" or \"llama3\"")))
+        }
     }
 }
 
 fn token_ids(value: &Value, key: &str) -> Result<Vec<i64>> {
-    let wrong = || {
-        Error::Config(format!(
-            "{key} is {}; expected an id or a list of ids",
-            value[key]
-        ))
-    };
+    let wrong = || Error::Config(format!("{key} is {}; expected an id or a list of ids", value[key]));
     match &value[key] {
         Value::Null => Ok(Vec::new()),
         Value::Array(ids) => ids.iter().map(|id| id.as_i64().ok_or_else(wrong)).collect(),

@@ -22,14 +22,7 @@ fn refusal(value: &Value) -> String {
 #[test]
 fn head_width_follows_from_the_hidden_width_when_not_given() {
     let config = ModelConfig::from_json(&digits()).unwrap();
-    assert_eq!(
-        (
-            config.head_dim,
-            config.num_key_value_heads,
-            config.eos_token_ids
-        ),
-        (32, 4, vec![1])
-    );
+    assert_eq!((config.head_dim, config.num_key_value_heads, config.eos_token_ids), (32, 4, vec![1]));
 }
 
 #[test]
@@ -42,43 +35,24 @@ fn written_config_reads_back_equal() {
     value["head_dim"] = json!(48);
     value["eos_token_id"] = json!([1, 2]);
     let config = ModelConfig::from_json(&value).unwrap();
-    assert_eq!(
-        ModelConfig::from_json(&config.to_json("float32")).unwrap(),
-        config
-    );
+    assert_eq!(ModelConfig::from_json(&config.to_json("float32")).unwrap(), config);
 }
 
 #[test]
 fn rope_parameters_of_newer_folders_are_understood() {
-    let config = ModelConfig::from_json(&with(
-        "rope_parameters",
-        json!({"rope_theta": 5e5, "rope_type": "default"}),
-    ))
-    .unwrap();
-    assert_eq!(
-        (config.rope_theta, config.rope_scaling),
-        (5e5, RopeScaling::None)
-    );
+    let config =
+        ModelConfig::from_json(&with("rope_parameters", json!({"rope_theta": 5e5, "rope_type": "default"}))).unwrap();
+    assert_eq!((config.rope_theta, config.rope_scaling), (5e5, RopeScaling::None));
 }
 
 #[test]
 fn what_is_not_implemented_is_refused_by_name() {
     assert!(refusal(&with("model_type", json!("gemma"))).contains("\"gemma\""));
-    assert!(
-        refusal(&with(
-            "rope_scaling",
-            json!({"type": "yarn", "factor": 2.0})
-        ))
-        .contains("\"yarn\"")
-    );
+    assert!(refusal(&with("rope_scaling", json!({"type": "yarn", "factor": 2.0}))).contains("\"yarn\""));
     assert!(refusal(&with("attention_bias", json!(true))).contains("attention_bias"));
     assert!(refusal(&with("hidden_act", json!("gelu"))).contains("\"gelu\""));
     assert!(
-        refusal(&with(
-            "layer_types",
-            json!(["full_attention", "sliding_attention"])
-        ))
-        .contains("sliding_attention")
+        refusal(&with("layer_types", json!(["full_attention", "sliding_attention"]))).contains("sliding_attention")
     );
     assert!(refusal(&with("quantization_config", json!({}))).contains("quantization_config"));
 }
@@ -89,13 +63,7 @@ fn wrong_values_are_refused_with_key_and_value() {
         refusal(&with("hidden_size", json!("big"))),
         "model config: hidden_size is \"big\"; expected an integer"
     );
-    assert_eq!(
-        refusal(&with("hidden_size", json!(null))),
-        "model config: hidden_size is missing"
-    );
-    assert!(
-        refusal(&with("num_key_value_heads", json!(3)))
-            .contains("does not divide num_attention_heads 4")
-    );
+    assert_eq!(refusal(&with("hidden_size", json!(null))), "model config: hidden_size is missing");
+    assert!(refusal(&with("num_key_value_heads", json!(3))).contains("does not divide num_attention_heads 4"));
     assert!(refusal(&with("head_dim", json!(33))).contains("even"));
 }

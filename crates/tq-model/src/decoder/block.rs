@@ -36,11 +36,7 @@ impl Block {
     /// The parameters of block `layer`; `fused` lays projections of equal input out as one.
     pub(super) fn new(store: &mut Store<'_>, layer: usize, fused: bool) -> Result<Self> {
         let at = |part: &str| format!("model.layers.{layer}.{part}");
-        let fused = if fused {
-            Some(Fused::new(store, &at)?)
-        } else {
-            None
-        };
+        let fused = if fused { Some(Fused::new(store, &at)?) } else { None };
         let linear = |store: &mut Store<'_>, part: &str| -> Result<Linear> {
             Ok(Linear {
                 weight: store.get(&at(&format!("{part}.weight")))?,
@@ -67,10 +63,7 @@ impl Block {
 impl Fused {
     fn new(store: &mut Store<'_>, at: &impl Fn(&str) -> String) -> Result<Self> {
         let mut joined = |parts: &[&str], kind: &str| {
-            let names: Vec<String> = parts
-                .iter()
-                .map(|part| at(&format!("{part}.{kind}")))
-                .collect();
+            let names: Vec<String> = parts.iter().map(|part| at(&format!("{part}.{kind}"))).collect();
             store.joined(&names)
         };
         let attention = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"];
@@ -90,19 +83,11 @@ impl Fused {
 
 impl Linear {
     pub(super) fn apply(&self, input: &Tensor, kind: Kind) -> Result<Tensor> {
-        let bias = self
-            .bias
-            .as_ref()
-            .map(|bias| cast(bias, kind))
-            .transpose()?;
+        let bias = self.bias.as_ref().map(|bias| cast(bias, kind)).transpose()?;
         Ok(input.f_linear(&cast(&self.weight, kind)?, bias)?)
     }
 }
 
 pub(super) fn cast(tensor: &Tensor, kind: Kind) -> Result<Tensor> {
-    if tensor.kind() == kind {
-        Ok(tensor.shallow_clone())
-    } else {
-        Ok(tensor.f_to_kind(kind)?)
-    }
+    if tensor.kind() == kind { Ok(tensor.shallow_clone()) } else { Ok(tensor.f_to_kind(kind)?) }
 }

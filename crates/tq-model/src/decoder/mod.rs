@@ -55,12 +55,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The placement is not possible, or memory is short.
-    pub fn random(
-        config: &ModelConfig,
-        head: Head,
-        placement: Placement,
-        seed: u64,
-    ) -> Result<Self> {
+    pub fn random(config: &ModelConfig, head: Head, placement: Placement, seed: u64) -> Result<Self> {
         let mut decoder = Self::empty(config, head, placement, false)?;
         decoder.fill(|_| true, seed)?;
         Ok(decoder)
@@ -70,12 +65,7 @@ impl Decoder {
     ///
     /// # Errors
     /// A name is missing, unexpected, or has another shape; the placement is not possible.
-    pub fn from_named(
-        config: &ModelConfig,
-        head: Head,
-        placement: Placement,
-        weights: &NamedTensors,
-    ) -> Result<Self> {
+    pub fn from_named(config: &ModelConfig, head: Head, placement: Placement, weights: &NamedTensors) -> Result<Self> {
         let mut decoder = Self::empty(config, head, placement, false)?;
         decoder.load_named(weights)?;
         Ok(decoder)
@@ -97,9 +87,8 @@ impl Decoder {
         placement.check()?;
         let specs = parameters(config, head);
         let mut store = Store::new(&specs, (tensor::kind(placement.storage), placement.device));
-        let blocks = (0..config.num_hidden_layers)
-            .map(|layer| Block::new(&mut store, layer, fused))
-            .collect::<Result<_>>()?;
+        let blocks =
+            (0..config.num_hidden_layers).map(|layer| Block::new(&mut store, layer, fused)).collect::<Result<_>>()?;
         let embedding = store.get("model.embed_tokens.weight")?;
         let projection = match head {
             Head::Lm if config.tie_word_embeddings => embedding.shallow_clone(),
@@ -107,10 +96,7 @@ impl Decoder {
             Head::Value => store.get("score.weight")?,
         };
         let norm = store.get("model.norm.weight")?;
-        let parameters = specs
-            .iter()
-            .map(|spec| store.get(&spec.name))
-            .collect::<Result<_>>()?;
+        let parameters = specs.iter().map(|spec| store.get(&spec.name)).collect::<Result<_>>()?;
         Ok(Self {
             rope: Rope::new(config, tensor::kind(placement.compute), placement.device),
             config: config.clone(),
@@ -128,12 +114,7 @@ impl Decoder {
     /// Gives the parameters that `which` accepts fresh values.
     pub(crate) fn fill(&mut self, which: impl Fn(&ParameterSpec) -> bool, seed: u64) -> Result<()> {
         let _guard = tch::no_grad_guard();
-        for (spec, parameter) in self
-            .specs
-            .iter()
-            .zip(&mut self.parameters)
-            .filter(|(spec, _)| which(spec))
-        {
+        for (spec, parameter) in self.specs.iter().zip(&mut self.parameters).filter(|(spec, _)| which(spec)) {
             if spec.is_norm() {
                 let _ = parameter.f_fill_(1.0)?;
             } else if spec.is_bias() {
@@ -141,8 +122,7 @@ impl Decoder {
             } else {
                 let mut values = vec![0f32; parameter.numel()];
                 random::fill_normal(seed, &spec.name, self.config.initializer_range, &mut values);
-                parameter
-                    .f_copy_(&Tensor::f_from_slice(&values)?.f_view(spec.shape.as_slice())?)?;
+                parameter.f_copy_(&Tensor::f_from_slice(&values)?.f_view(spec.shape.as_slice())?)?;
             }
         }
         Ok(())
@@ -215,28 +195,18 @@ impl Decoder {
     pub(crate) fn layout(&self, batch: &PackedBatch) -> Result<Layout> {
         let threads = tch::get_num_threads().max(1) as usize;
         let width = self.config.intermediate_size as usize;
-        Layout::new(
-            batch,
-            self.config.vocab_size,
-            self.config.max_position_embeddings,
-            |tokens| padded_rows(tokens, width, threads),
-        )
+        Layout::new(batch, self.config.vocab_size, self.config.max_position_embeddings, |tokens| {
+            padded_rows(tokens, width, threads)
+        })
     }
 }
 
 /// Checks that `weights` are exactly the parameters of `specs`.
 pub(crate) fn check_names(specs: &[ParameterSpec], weights: &NamedTensors) -> Result<()> {
-    let missing: Vec<&str> = specs
-        .iter()
-        .map(|spec| spec.name.as_str())
-        .filter(|name| weights.get(name).is_none())
-        .collect();
-    let known: std::collections::HashSet<&str> =
-        specs.iter().map(|spec| spec.name.as_str()).collect();
-    let unexpected: Vec<&str> = weights
-        .names()
-        .filter(|name| !known.contains(name))
-        .collect();
+    let missing: Vec<&str> =
+        specs.iter().map(|spec| spec.name.as_str()).filter(|name| weights.get(name).is_none()).collect();
+    let known: std::collections::HashSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+    let unexpected: Vec<&str> = weights.names().filter(|name| !known.contains(name)).collect();
     if !missing.is_empty() || !unexpected.is_empty() {
         return Err(Error::Weights(format!(
             "the names are not the model's: {}; {}",
@@ -255,11 +225,7 @@ pub(crate) fn check_names(specs: &[ParameterSpec], weights: &NamedTensors) -> Re
             )));
         }
         if !matches!(tensor.dtype(), DType::F32 | DType::Bf16) {
-            return Err(Error::Weights(format!(
-                "{} is {}, expected f32 or bf16",
-                spec.name,
-                tensor.dtype()
-            )));
+            return Err(Error::Weights(format!("{} is {}, expected f32 or bf16", spec.name, tensor.dtype())));
         }
     }
     Ok(())
@@ -269,10 +235,6 @@ fn listed(what: &str, names: &[&str]) -> String {
     match names {
         [] => format!("none {what}"),
         some if some.len() <= 5 => format!("{what}: {}", some.join(", ")),
-        some => format!(
-            "{what}: {} and {} more",
-            some[..5].join(", "),
-            some.len() - 5
-        ),
+        some => format!("{what}: {} and {} more", some[..5].join(", "), some.len() - 5),
     }
 }

@@ -19,28 +19,18 @@ pub struct Placement {
 impl Placement {
     /// On the CPU, kept and computed in `dtype`.
     pub fn cpu(dtype: DType) -> Self {
-        Self {
-            storage: dtype,
-            compute: dtype,
-            device: Device::Cpu,
-        }
+        Self { storage: dtype, compute: dtype, device: Device::Cpu }
     }
 
     /// On the CPU, kept in f32 and computed in `compute`: what training in bf16 wants.
     pub fn cpu_mixed(compute: DType) -> Self {
-        Self {
-            storage: DType::F32,
-            compute,
-            device: Device::Cpu,
-        }
+        Self { storage: DType::F32, compute, device: Device::Cpu }
     }
 
     pub(super) fn check(self) -> Result<()> {
         for (role, dtype) in [("storage", self.storage), ("compute", self.compute)] {
             if !matches!(dtype, DType::F32 | DType::Bf16) {
-                return Err(Error::Config(format!(
-                    "{role} dtype {dtype} is not for weights; expected f32 or bf16"
-                )));
+                return Err(Error::Config(format!("{role} dtype {dtype} is not for weights; expected f32 or bf16")));
             }
         }
         if let Device::Cuda(index) = self.device

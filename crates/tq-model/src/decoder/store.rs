@@ -16,15 +16,8 @@ pub(super) struct Store<'a> {
 
 impl<'a> Store<'a> {
     pub(super) fn new(specs: &'a [ParameterSpec], options: (Kind, Device)) -> Self {
-        let shapes = specs
-            .iter()
-            .map(|spec| (spec.name.as_str(), spec.shape.as_slice()))
-            .collect();
-        Self {
-            shapes,
-            tensors: HashMap::new(),
-            options,
-        }
+        let shapes = specs.iter().map(|spec| (spec.name.as_str(), spec.shape.as_slice())).collect();
+        Self { shapes, tensors: HashMap::new(), options }
     }
 
     /// The parameter of that name, if the model has it.
@@ -42,17 +35,12 @@ impl<'a> Store<'a> {
 
     /// The parameter of that name, which the model has.
     pub(super) fn get(&mut self, name: &str) -> Result<Tensor> {
-        Ok(self
-            .optional(name)?
-            .expect("every name asked for is in the list of parameters"))
+        Ok(self.optional(name)?.expect("every name asked for is in the list of parameters"))
     }
 
     /// One tensor of which the named parameters are consecutive rows, if the model has them. They must not have been asked for before.
     pub(super) fn joined(&mut self, names: &[String]) -> Result<Option<Tensor>> {
-        let Some(shapes) = names
-            .iter()
-            .map(|name| self.shapes.get(name.as_str()).copied())
-            .collect::<Option<Vec<_>>>()
+        let Some(shapes) = names.iter().map(|name| self.shapes.get(name.as_str()).copied()).collect::<Option<Vec<_>>>()
         else {
             return Ok(None);
         };
@@ -61,9 +49,7 @@ impl<'a> Store<'a> {
         let whole = Tensor::f_zeros(&shape, self.options)?;
         let mut first = 0;
         for (name, shape) in names.iter().zip(shapes) {
-            let before = self
-                .tensors
-                .insert(name.clone(), whole.f_narrow(0, first, shape[0])?);
+            let before = self.tensors.insert(name.clone(), whole.f_narrow(0, first, shape[0])?);
             debug_assert!(before.is_none(), "{name} was made before it was joined");
             first += shape[0];
         }

@@ -34,24 +34,11 @@ pub(crate) struct Step {
 }
 
 impl Cache {
-    pub(crate) fn new(
-        config: &ModelConfig,
-        slots: usize,
-        max_len: usize,
-        kind: Kind,
-        device: Device,
-    ) -> Result<Self> {
+    pub(crate) fn new(config: &ModelConfig, slots: usize, max_len: usize, kind: Kind, device: Device) -> Result<Self> {
         // Short caches are one chunk; long ones waste at most an eighth of their length, and never more than 256 positions a step.
-        let chunk = (max_len / 8)
-            .clamp(64, 256)
-            .min(max_len.next_multiple_of(16));
+        let chunk = (max_len / 8).clamp(64, 256).min(max_len.next_multiple_of(16));
         let len = max_len.next_multiple_of(chunk) as i64;
-        let shape = [
-            slots as i64,
-            config.num_key_value_heads,
-            len,
-            config.head_dim,
-        ];
+        let shape = [slots as i64, config.num_key_value_heads, len, config.head_dim];
         let zeros = || {
             (0..config.num_hidden_layers)
                 .map(|_| Ok(Tensor::f_zeros(shape, (kind, device))?))
@@ -84,20 +71,13 @@ impl Cache {
             if rows == 0 {
                 break; // filler
             }
-            let slots: Vec<i64> = layout.order[begun..begun + rows]
-                .iter()
-                .map(|row| (first + row) as i64)
-                .collect();
+            let slots: Vec<i64> = layout.order[begun..begun + rows].iter().map(|row| (first + row) as i64).collect();
             begun += rows;
             let slots = tensor::indices(&slots, self.device)?;
             for (cache, new) in [(&self.keys[block], key), (&self.values[block], value)] {
                 let new = new.f_narrow(0, bucket.offset, bucket.rows * bucket.len)?;
-                let new = new
-                    .f_view([bucket.rows, bucket.len, self.kv_heads, self.head_dim])?
-                    .f_transpose(1, 2)?;
-                let _ = cache
-                    .f_narrow(2, 0, bucket.len)?
-                    .f_index_copy_(0, &slots, &new)?;
+                let new = new.f_view([bucket.rows, bucket.len, self.kv_heads, self.head_dim])?.f_transpose(1, 2)?;
+                let _ = cache.f_narrow(2, 0, bucket.len)?.f_index_copy_(0, &slots, &new)?;
             }
         }
         Ok(())
@@ -108,17 +88,8 @@ impl Cache {
         let Some(longest) = moves.iter().map(|step| step.len as i64).max() else {
             return Ok(());
         };
-        let from = tensor::indices(
-            &moves
-                .iter()
-                .map(|step| step.from as i64)
-                .collect::<Vec<_>>(),
-            self.device,
-        )?;
-        let to = tensor::indices(
-            &moves.iter().map(|step| step.to as i64).collect::<Vec<_>>(),
-            self.device,
-        )?;
+        let from = tensor::indices(&moves.iter().map(|step| step.from as i64).collect::<Vec<_>>(), self.device)?;
+        let to = tensor::indices(&moves.iter().map(|step| step.to as i64).collect::<Vec<_>>(), self.device)?;
         for cache in self.keys.iter().chain(&self.values) {
             let mut used = cache.f_narrow(2, 0, longest)?;
             let moved = used.f_index_select(0, &from)?;
@@ -144,9 +115,7 @@ impl Cache {
             rows,
             chunks,
             targets: tensor::indices(&targets, self.device)?,
-            mask: Tensor::f_from_slice(&mask)?
-                .f_view([rows, 1, 1, width as i64])?
-                .f_to(self.device)?,
+            mask: Tensor::f_from_slice(&mask)?.f_view([rows, 1, 1, width as i64])?.f_to(self.device)?,
         })
     }
 
@@ -167,10 +136,7 @@ impl Cache {
         }
         let batch = step.rows * self.kv_heads;
         let chunk = |cache: &Tensor, number: i64| -> Result<Tensor> {
-            let part =
-                cache
-                    .f_narrow(0, 0, step.rows)?
-                    .f_narrow(2, number * self.chunk, self.chunk)?;
+            let part = cache.f_narrow(0, 0, step.rows)?.f_narrow(2, number * self.chunk, self.chunk)?;
             Ok(part.f_view([batch, self.chunk, self.head_dim])?)
         };
         let query = query.f_reshape([batch, -1, self.head_dim])?;
@@ -179,33 +145,23 @@ impl Cache {
         for number in 0..step.chunks {
             scores.push(query.f_bmm(&chunk(&self.keys[block], number)?.f_transpose(1, 2)?)?);
         }
-        let scores = if scores.len() == 1 {
-            scores.remove(0)
-        } else {
-            Tensor::f_cat(&scores, -1)?
-        };
+        let scores = if scores.len() == 1 { scores.remove(0) } else { Tensor::f_cat(&scores, -1)? };
         let scale = (self.head_dim as f64).powf(-0.5);
         let scores = scores
             .f_view([step.rows, self.kv_heads, shared, -1])?
             .f_to_kind(Kind::Float)?
             .f_mul_scalar_(scale)?
             .f_add_(&step.mask)?;
-        let weights = scores
-            .f_softmax(-1, Kind::Float)?
-            .f_to_kind(query.kind())?
-            .f_view([batch, shared, -1])?;
+        let weights = scores.f_softmax(-1, Kind::Float)?.f_to_kind(query.kind())?.f_view([batch, shared, -1])?;
         let mut seen: Option<Tensor> = None;
         for number in 0..step.chunks {
-            let part = weights
-                .f_narrow(2, number * self.chunk, self.chunk)?
-                .f_bmm(&chunk(&self.values[block], number)?)?;
+            let part =
+                weights.f_narrow(2, number * self.chunk, self.chunk)?.f_bmm(&chunk(&self.values[block], number)?)?;
             seen = Some(match seen {
                 Some(seen) => seen.f_add(&part)?,
                 None => part,
             });
         }
-        Ok(seen
-            .expect("a step has at least one chunk")
-            .f_view([step.rows, -1])?)
+        Ok(seen.expect("a step has at least one chunk").f_view([step.rows, -1])?)
     }
 }

@@ -23,18 +23,11 @@ pub struct Sampling {
 
 impl Sampling {
     /// The likeliest token always.
-    pub const GREEDY: Self = Self {
-        temperature: 0.0,
-        top_k: None,
-        top_p: 1.0,
-    };
+    pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: 1.0 };
 
     /// The full distribution at a temperature.
     pub fn full(temperature: f64) -> Self {
-        Self {
-            temperature,
-            ..Self::GREEDY
-        }
+        Self { temperature, ..Self::GREEDY }
     }
 
     /// Whether tokens are drawn from less than the full distribution, so that their log-probs under the full one are not those they were
@@ -117,12 +110,7 @@ pub struct GeneratorOptions {
 impl GeneratorOptions {
     /// Slots and length, no stop tokens, 8,192 prompt tokens at a time.
     pub fn new(slots: usize, max_len: usize) -> Self {
-        Self {
-            slots,
-            max_len,
-            stop_tokens: Vec::new(),
-            prefill_tokens: 8192,
-        }
+        Self { slots, max_len, stop_tokens: Vec::new(), prefill_tokens: 8192 }
     }
 }
 

@@ -70,13 +70,7 @@ pub(crate) struct Move {
 
 impl Slots {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            queue: VecDeque::new(),
-            rows: Vec::with_capacity(capacity),
-            ids: HashSet::new(),
-            entered: 0,
-        }
+        Self { capacity, queue: VecDeque::new(), rows: Vec::with_capacity(capacity), ids: HashSet::new(), entered: 0 }
     }
 
     /// Queues a request; false when its id is in use.
@@ -129,23 +123,16 @@ impl Slots {
 
     /// Takes ended rows out, in order of entry, and says which rows must move to close the gaps.
     pub(crate) fn leave(&mut self, stop_tokens: &[i64]) -> (Vec<Finished>, Vec<Move>) {
-        let reasons: Vec<Option<FinishReason>> =
-            self.rows.iter().map(|row| row.ended(stop_tokens)).collect();
+        let reasons: Vec<Option<FinishReason>> = self.rows.iter().map(|row| row.ended(stop_tokens)).collect();
         let mut gone: Vec<(Row, FinishReason)> = Vec::new();
         let moves = self.remove(
             |slot| reasons[slot].is_some(),
             |slot, row| {
-                gone.push((
-                    row,
-                    reasons[slot].expect("only rows with a reason are removed"),
-                ));
+                gone.push((row, reasons[slot].expect("only rows with a reason are removed")));
             },
         );
         gone.sort_by_key(|(row, _)| row.entry);
-        let finished: Vec<Finished> = gone
-            .into_iter()
-            .map(|(row, reason)| row.finish(reason))
-            .collect();
+        let finished: Vec<Finished> = gone.into_iter().map(|(row, reason)| row.finish(reason)).collect();
         for response in &finished {
             self.ids.remove(&response.id);
         }
@@ -159,35 +146,21 @@ impl Slots {
         }
         self.queue.retain(|request| request.id != id);
         let slot = self.rows.iter().position(|row| row.request.id == id);
-        (
-            true,
-            self.remove(|candidate| Some(candidate) == slot, |_, _| {}),
-        )
+        (true, self.remove(|candidate| Some(candidate) == slot, |_, _| {}))
     }
 
     /// Removes rows by slot; the last rows that stay fill the gaps.
-    fn remove(
-        &mut self,
-        leaves: impl Fn(usize) -> bool,
-        mut removed: impl FnMut(usize, Row),
-    ) -> Vec<Move> {
+    fn remove(&mut self, leaves: impl Fn(usize) -> bool, mut removed: impl FnMut(usize, Row)) -> Vec<Move> {
         let stay = (0..self.rows.len()).filter(|&slot| !leaves(slot)).count();
         let gaps = (0..stay).filter(|&slot| leaves(slot));
         let movers = (stay..self.rows.len()).filter(|&slot| !leaves(slot));
-        let moves: Vec<Move> = gaps
-            .zip(movers)
-            .map(|(to, from)| Move {
-                from,
-                to,
-                len: self.rows[from].cached(),
-            })
-            .collect();
+        let moves: Vec<Move> =
+            gaps.zip(movers).map(|(to, from)| Move { from, to, len: self.rows[from].cached() }).collect();
         for step in &moves {
             self.rows.swap(step.from, step.to);
         }
         // After the swaps a leaving row sits where its mover was, or where it always was.
-        let origin: std::collections::HashMap<usize, usize> =
-            moves.iter().map(|step| (step.from, step.to)).collect();
+        let origin: std::collections::HashMap<usize, usize> = moves.iter().map(|step| (step.from, step.to)).collect();
         for (offset, row) in self.rows.drain(stay..).enumerate() {
             let slot = stay + offset;
             removed(origin.get(&slot).copied().unwrap_or(slot), row);
@@ -202,13 +175,7 @@ mod tests {
     use crate::generate::Sampling;
 
     fn request(id: u64, prompt: usize, max_new_tokens: usize) -> Request {
-        Request {
-            id,
-            prompt: vec![0; prompt],
-            max_new_tokens,
-            seed: id,
-            sampling: Sampling::GREEDY,
-        }
+        Request { id, prompt: vec![0; prompt], max_new_tokens, seed: id, sampling: Sampling::GREEDY }
     }
 
     fn ids(slots: &Slots) -> Vec<u64> {
@@ -216,10 +183,7 @@ mod tests {
     }
 
     fn draw(slots: &mut Slots) {
-        slots
-            .rows_mut()
-            .iter_mut()
-            .for_each(|row| row.push(5, -0.5, 7));
+        slots.rows_mut().iter_mut().for_each(|row| row.push(5, -0.5, 7));
     }
 
     #[test]
@@ -231,39 +195,13 @@ mod tests {
         assert_eq!((slots.enter(100), slots.queued()), (0, 1));
         draw(&mut slots);
         let (finished, moves) = slots.leave(&[]);
-        assert_eq!(
-            finished
-                .iter()
-                .map(|response| response.id)
-                .collect::<Vec<_>>(),
-            [10, 12]
-        );
-        assert_eq!(
-            moves,
-            [
-                Move {
-                    from: 3,
-                    to: 0,
-                    len: 2
-                },
-                Move {
-                    from: 4,
-                    to: 2,
-                    len: 2
-                }
-            ]
-        );
+        assert_eq!(finished.iter().map(|response| response.id).collect::<Vec<_>>(), [10, 12]);
+        assert_eq!(moves, [Move { from: 3, to: 0, len: 2 }, Move { from: 4, to: 2, len: 2 }]);
         assert_eq!(ids(&slots), [13, 11, 14]);
         assert_eq!(slots.enter(100), 3);
         draw(&mut slots);
         let (finished, moves) = slots.leave(&[]);
-        assert_eq!(
-            finished
-                .iter()
-                .map(|response| response.id)
-                .collect::<Vec<_>>(),
-            [14, 15]
-        );
+        assert_eq!(finished.iter().map(|response| response.id).collect::<Vec<_>>(), [14, 15]);
         assert_eq!((moves, ids(&slots)), (vec![], vec![13, 11]));
         assert_eq!(finished[0].versions, [7, 7]);
     }
@@ -287,24 +225,14 @@ mod tests {
         slots.enter(10);
         draw(&mut slots);
         let (finished, _) = slots.leave(&[5]);
-        assert_eq!(
-            finished
-                .iter()
-                .map(|response| response.reason)
-                .collect::<Vec<_>>(),
-            [FinishReason::Stop; 2]
-        );
+        assert_eq!(finished.iter().map(|response| response.reason).collect::<Vec<_>>(), [FinishReason::Stop; 2]);
         assert_eq!(finished[0].tokens, [5]);
     }
 
     #[test]
     fn ids_are_unique_while_in_use_and_free_afterwards() {
         let mut slots = Slots::new(1);
-        assert!(
-            slots.submit(request(1, 1, 5))
-                && !slots.submit(request(1, 1, 5))
-                && slots.submit(request(2, 1, 5))
-        );
+        assert!(slots.submit(request(1, 1, 5)) && !slots.submit(request(1, 1, 5)) && slots.submit(request(2, 1, 5)));
         slots.enter(10);
         draw(&mut slots);
         assert_eq!(slots.cancel(1), (true, vec![]));

@@ -67,13 +67,7 @@ impl TorchGenerator {
         let threads = tch::get_num_threads().max(1) as usize;
         let decoder = Decoder::fused(config, Head::Lm, placement, weights)?;
         let slots = padded_rows(options.slots, config.intermediate_size as usize, threads);
-        let cache = Cache::new(
-            config,
-            slots,
-            options.max_len,
-            decoder.compute_kind(),
-            placement.device,
-        )?;
+        let cache = Cache::new(config, slots, options.max_len, decoder.compute_kind(), placement.device)?;
         Ok(Self {
             decoder,
             version,
@@ -89,8 +83,7 @@ impl TorchGenerator {
 
     fn admissible(&self, request: &Request) -> Result<()> {
         request.sampling.check()?;
-        let wrong =
-            |what: String| Err(Error::Generation(format!("request {}: {what}", request.id)));
+        let wrong = |what: String| Err(Error::Generation(format!("request {}: {what}", request.id)));
         if request.prompt.is_empty() || request.max_new_tokens == 0 {
             return wrong(format!(
                 "a prompt of {} tokens and {} new tokens; both must be at least 1",
@@ -120,38 +113,24 @@ impl TorchGenerator {
             batch.push(&row.request.prompt, &[])?;
         }
         let config = self.decoder.config();
-        let layout = Layout::new(
-            &batch,
-            config.vocab_size,
-            config.max_position_embeddings,
-            |tokens| padded_rows(tokens, config.intermediate_size as usize, self.threads),
-        )?;
+        let layout = Layout::new(&batch, config.vocab_size, config.max_position_embeddings, |tokens| {
+            padded_rows(tokens, config.intermediate_size as usize, self.threads)
+        })?;
         let cache = &mut self.cache;
-        let hidden = self.decoder.hidden(
-            &layout,
-            Some(&mut |block, key, value| cache.store(block, &layout, first, key, value)),
-        )?;
+        let hidden = self
+            .decoder
+            .hidden(&layout, Some(&mut |block, key, value| cache.store(block, &layout, first, key, value)))?;
         let mut lasts = layout.lasts;
         lasts.resize(lasts.len().max(crate::batch::MIN_ROWS), 0);
-        let hidden = hidden.f_index_select(
-            0,
-            &tensor::indices(&lasts, self.decoder.placement().device)?,
-        )?;
+        let hidden = hidden.f_index_select(0, &tensor::indices(&lasts, self.decoder.placement().device)?)?;
         self.draw(&hidden, first)
     }
 
     /// Feeds every running row its last token and draws the next.
     fn decode(&mut self) -> Result<()> {
         let rows = self.slots.rows();
-        let filled = padded_rows(
-            rows.len(),
-            self.decoder.config().intermediate_size as usize,
-            self.threads,
-        );
-        let mut ids: Vec<i64> = rows
-            .iter()
-            .map(|row| row.tokens[row.tokens.len() - 1])
-            .collect();
+        let filled = padded_rows(rows.len(), self.decoder.config().intermediate_size as usize, self.threads);
+        let mut ids: Vec<i64> = rows.iter().map(|row| row.tokens[row.tokens.len() - 1]).collect();
         let mut positions: Vec<i64> = rows.iter().map(|row| row.cached() as i64).collect();
         ids.resize(filled, 0);
         positions.resize(filled, 0);
@@ -172,10 +151,7 @@ impl TorchGenerator {
         self.logits.resize(logits.numel(), 0.0);
         logits.f_copy_data(&mut self.logits, logits.numel())?;
         let vocab = self.decoder.config().vocab_size as usize;
-        for (row, logits) in self.slots.rows_mut()[first..]
-            .iter_mut()
-            .zip(self.logits.chunks_exact(vocab))
-        {
+        for (row, logits) in self.slots.rows_mut()[first..].iter_mut().zip(self.logits.chunks_exact(vocab)) {
             let request = &row.request;
             let drawn = draw(logits, &request.sampling, request.seed, row.tokens.len() as u64, &mut self.scratch).ok_or_else(|| {
                 Error::Generation(format!(
@@ -218,18 +194,14 @@ impl Generator for TorchGenerator {
         self.admissible(&request)?;
         let id = request.id;
         if !self.slots.submit(request) {
-            return Err(Error::Generation(format!(
-                "request {id} was submitted before and has not been returned yet"
-            )));
+            return Err(Error::Generation(format!("request {id} was submitted before and has not been returned yet")));
         }
         Ok(())
     }
 
     fn step(&mut self) -> Result<Vec<Finished>> {
         if self.failed {
-            return Err(Error::Generation(
-                "an earlier step failed; make a new generator".into(),
-            ));
+            return Err(Error::Generation("an earlier step failed; make a new generator".into()));
         }
         let _guard = tch::no_grad_guard();
         self.failed = true;

@@ -45,12 +45,7 @@ impl Outputs {
     }
 
     /// Σ output · gradient over the scored tokens `from..from + count`: its gradient is the loss's.
-    fn weighted(
-        &self,
-        gradients: &TokenGradients,
-        from: usize,
-        count: usize,
-    ) -> Result<Option<Tensor>> {
+    fn weighted(&self, gradients: &TokenGradients, from: usize, count: usize) -> Result<Option<Tensor>> {
         let mut sum: Option<Tensor> = None;
         for (output, values) in [
             (&self.log_probs, &gradients.log_probs),
@@ -60,12 +55,8 @@ impl Outputs {
             let Some(output) = output.as_ref().filter(|_| !values.is_empty()) else {
                 continue;
             };
-            let gradient =
-                Tensor::f_from_slice(&values[from..from + count])?.f_to(output.device())?;
-            let part = output
-                .f_narrow(0, 0, count as i64)?
-                .f_mul(&gradient)?
-                .f_sum(Kind::Float)?;
+            let gradient = Tensor::f_from_slice(&values[from..from + count])?.f_to(output.device())?;
+            let part = output.f_narrow(0, 0, count as i64)?.f_mul(&gradient)?.f_sum(Kind::Float)?;
             sum = Some(match sum {
                 Some(sum) => sum.f_add(&part)?,
                 None => part,
@@ -78,10 +69,7 @@ impl Outputs {
 /// Computes numbers from hidden states [rows ≥ 16, hidden] whose next tokens are `targets` [rows].
 fn outputs(decoder: &Decoder, hidden: &Tensor, targets: &Tensor, want: &Want) -> Result<Outputs> {
     if decoder.head() == Head::Value {
-        return Ok(Outputs {
-            values: Some(values(decoder, hidden)?),
-            ..Outputs::default()
-        });
+        return Ok(Outputs { values: Some(values(decoder, hidden)?), ..Outputs::default() });
     }
     let mut scaled = logits(decoder, hidden)?;
     if want.temperature != 1.0 {
@@ -93,27 +81,16 @@ fn outputs(decoder: &Decoder, hidden: &Tensor, targets: &Tensor, want: &Want) ->
         // A second softmax, not exp of the first: libtorch's exp has other last bits at the end of a buffer, its softmax runs row by row.
         let probs = scaled.f_softmax(-1, Kind::Float)?;
         if want.entropy {
-            outputs.entropy = Some(
-                probs
-                    .f_mul(&log_probs)?
-                    .f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?
-                    .f_neg()?,
-            );
+            outputs.entropy =
+                Some(probs.f_mul(&log_probs)?.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?.f_neg()?);
         }
         if want.sum_pi_squared {
-            outputs.sum_pi_squared = Some(probs.f_detach()?.f_square()?.f_sum_dim_intlist(
-                [-1i64].as_slice(),
-                false,
-                Kind::Float,
-            )?);
+            outputs.sum_pi_squared =
+                Some(probs.f_detach()?.f_square()?.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?);
         }
     }
     if want.log_probs {
-        outputs.log_probs = Some(
-            log_probs
-                .f_gather(1, &targets.f_unsqueeze(1)?, false)?
-                .f_squeeze_dim(1)?,
-        );
+        outputs.log_probs = Some(log_probs.f_gather(1, &targets.f_unsqueeze(1)?, false)?.f_squeeze_dim(1)?);
     }
     Ok(outputs)
 }
@@ -121,14 +98,9 @@ fn outputs(decoder: &Decoder, hidden: &Tensor, targets: &Tensor, want: &Want) ->
 /// Logits [rows, vocab] in f32.
 pub(crate) fn logits(decoder: &Decoder, hidden: &Tensor) -> Result<Tensor> {
     let weight = decoder.projection();
-    let weight = if weight.kind() == hidden.kind() {
-        weight.shallow_clone()
-    } else {
-        weight.f_to_kind(hidden.kind())?
-    };
-    Ok(hidden
-        .f_linear(&weight, None::<&Tensor>)?
-        .f_to_kind(Kind::Float)?)
+    let weight =
+        if weight.kind() == hidden.kind() { weight.shallow_clone() } else { weight.f_to_kind(hidden.kind())? };
+    Ok(hidden.f_linear(&weight, None::<&Tensor>)?.f_to_kind(Kind::Float)?)
 }
 
 impl Decoder {
@@ -138,43 +110,25 @@ impl Decoder {
     /// The row does not fit the model, a position is outside it, or the model has no vocabulary head.
     pub fn logits_at(&self, ids: &[i64], positions: &[i64]) -> Result<Vec<f32>> {
         Want::log_probs(1.0).check(self.head())?;
-        if let Some(position) = positions
-            .iter()
-            .find(|position| !(0..ids.len() as i64).contains(*position))
-        {
-            return Err(Error::Batch(format!(
-                "position {position} was asked for in a row of {} tokens",
-                ids.len()
-            )));
+        if let Some(position) = positions.iter().find(|position| !(0..ids.len() as i64).contains(*position)) {
+            return Err(Error::Batch(format!("position {position} was asked for in a row of {} tokens", ids.len())));
         }
         let _guard = tch::no_grad_guard();
         let batch = PackedBatch::from_packed(ids.to_vec(), &[0, ids.len() as i64])?;
         let hidden = self.hidden(&self.layout(&batch)?, None)?;
         let mut filled = positions.to_vec();
         filled.resize(positions.len().max(MIN_ROWS), 0);
-        let logits = logits(
-            self,
-            &hidden.f_index_select(0, &tensor::indices(&filled, self.placement().device)?)?,
-        )?;
-        tensor::to_vec(
-            &logits
-                .f_narrow(0, 0, positions.len() as i64)?
-                .f_flatten(0, -1)?,
-        )
+        let logits = logits(self, &hidden.f_index_select(0, &tensor::indices(&filled, self.placement().device)?)?)?;
+        tensor::to_vec(&logits.f_narrow(0, 0, positions.len() as i64)?.f_flatten(0, -1)?)
     }
 }
 
 /// Values [rows] in f32.
 fn values(decoder: &Decoder, hidden: &Tensor) -> Result<Tensor> {
     // A product with a single output column runs another kernel, whose bits depend on the row; with fifteen idle columns it does not.
-    let weight = decoder
-        .projection()
-        .f_to_kind(Kind::Float)?
-        .f_constant_pad_nd([0i64, 0, 0, MIN_ROWS as i64 - 1].as_slice())?;
-    Ok(hidden
-        .f_to_kind(Kind::Float)?
-        .f_linear(&weight, None::<&Tensor>)?
-        .f_select(1, 0)?)
+    let weight =
+        decoder.projection().f_to_kind(Kind::Float)?.f_constant_pad_nd([0i64, 0, 0, MIN_ROWS as i64 - 1].as_slice())?;
+    Ok(hidden.f_to_kind(Kind::Float)?.f_linear(&weight, None::<&Tensor>)?.f_select(1, 0)?)
 }
 
 /// Scored tokens in slices: (first, count, indices of their hidden states filled to at least 16, their targets filled likewise).
@@ -196,12 +150,7 @@ fn slices<'a>(
             values.resize(count.max(MIN_ROWS), 0);
             tensor::indices(&values, device)
         };
-        Ok((
-            first,
-            count,
-            filled(&layout.sources)?,
-            filled(&layout.targets)?,
-        ))
+        Ok((first, count, filled(&layout.sources)?, filled(&layout.targets)?))
     }))
 }
 
@@ -212,23 +161,12 @@ pub(crate) fn evaluate(decoder: &Decoder, layout: &Layout, want: &Want) -> Resul
     from_hidden(decoder, layout, &hidden, want)
 }
 
-fn from_hidden(
-    decoder: &Decoder,
-    layout: &Layout,
-    hidden: &Tensor,
-    want: &Want,
-) -> Result<TokenStats> {
+fn from_hidden(decoder: &Decoder, layout: &Layout, hidden: &Tensor, want: &Want) -> Result<TokenStats> {
     let _guard = tch::no_grad_guard();
     let mut stats = TokenStats::default();
     for slice in slices(decoder, layout)? {
         let (_, count, sources, targets) = slice?;
-        outputs(
-            decoder,
-            &hidden.f_index_select(0, &sources)?,
-            &targets,
-            want,
-        )?
-        .append_to(&mut stats, count as i64)?;
+        outputs(decoder, &hidden.f_index_select(0, &sources)?, &targets, want)?.append_to(&mut stats, count as i64)?;
     }
     Ok(stats)
 }
@@ -241,16 +179,10 @@ pub(crate) fn differentiate(
     loss: &mut dyn FnMut(&TokenStats) -> Result<TokenGradients>,
 ) -> Result<TokenStats> {
     let hidden = decoder.hidden(layout, None)?;
-    let mut pieces: Vec<(usize, usize, Tensor, Tensor)> =
-        slices(decoder, layout)?.collect::<Result<_>>()?;
+    let mut pieces: Vec<(usize, usize, Tensor, Tensor)> = slices(decoder, layout)?.collect::<Result<_>>()?;
     if pieces.len() == 1 {
         let (_, count, sources, targets) = pieces.remove(0);
-        let outputs = outputs(
-            decoder,
-            &hidden.f_index_select(0, &sources)?,
-            &targets,
-            want,
-        )?;
+        let outputs = outputs(decoder, &hidden.f_index_select(0, &sources)?, &targets, want)?;
         drop(hidden);
         let mut stats = TokenStats::default();
         outputs.append_to(&mut stats, count as i64)?;

@@ -19,37 +19,22 @@ pub struct Want {
 }
 
 impl Want {
-    const NOTHING: Self = Self {
-        log_probs: false,
-        entropy: false,
-        sum_pi_squared: false,
-        values: false,
-        temperature: 1.0,
-    };
+    const NOTHING: Self =
+        Self { log_probs: false, entropy: false, sum_pi_squared: false, values: false, temperature: 1.0 };
 
     /// Log-probs alone.
     pub fn log_probs(temperature: f64) -> Self {
-        Self {
-            log_probs: true,
-            temperature,
-            ..Self::NOTHING
-        }
+        Self { log_probs: true, temperature, ..Self::NOTHING }
     }
 
     /// Log-probs and entropies.
     pub fn log_probs_and_entropy(temperature: f64) -> Self {
-        Self {
-            entropy: true,
-            ..Self::log_probs(temperature)
-        }
+        Self { entropy: true, ..Self::log_probs(temperature) }
     }
 
     /// Values alone.
     pub fn values() -> Self {
-        Self {
-            values: true,
-            ..Self::NOTHING
-        }
+        Self { values: true, ..Self::NOTHING }
     }
 
     fn of_logits(&self) -> bool {
@@ -59,11 +44,15 @@ impl Want {
     /// Checks that a model with `head` can answer.
     pub(crate) fn check(&self, head: Head) -> Result<()> {
         match head {
-            Head::Lm if self.values => Err(Error::Batch("values were asked of a model with a vocabulary head; open it with a value head".into())),
-            Head::Value if self.of_logits() => {
-                Err(Error::Batch("log-probs or entropies were asked of a model with a value head; open it with a vocabulary head".into()))
+            Head::Lm if self.values => Err(Error::Batch(
+                "values were asked of a model with a vocabulary head; open it with a value head".into(),
+            )),
+            Head::Value if self.of_logits() => Err(Error::Batch(
+                "log-probs or entropies were asked of a model with a value head; open it with a vocabulary head".into(),
+            )),
+            _ if !(self.of_logits() || self.values) => {
+                Err(Error::Batch("nothing was asked for; set a field of `Want`".into()))
             }
-            _ if !(self.of_logits() || self.values) => Err(Error::Batch("nothing was asked for; set a field of `Want`".into())),
             _ if !(self.temperature > 0.0 && self.temperature.is_finite()) => {
                 Err(Error::Batch(format!("temperature is {}; scoring needs a positive number", self.temperature)))
             }
@@ -97,11 +86,7 @@ pub struct TokenGradients {
 }
 
 /// Checks that gradients belong to what was asked for.
-pub(super) fn checked(
-    gradients: TokenGradients,
-    want: &Want,
-    count: usize,
-) -> Result<TokenGradients> {
+pub(super) fn checked(gradients: TokenGradients, want: &Want, count: usize) -> Result<TokenGradients> {
     for (name, values, wanted) in [
         ("log_probs", &gradients.log_probs, want.log_probs),
         ("entropy", &gradients.entropy, want.entropy),

@@ -27,23 +27,13 @@ impl AdamW {
     /// Zero moments for `parameters`, which begin to record gradients.
     pub(crate) fn new(options: TrainOptions, parameters: &[Tensor]) -> Result<Self> {
         options.check()?;
-        let zeros = || {
-            parameters
-                .iter()
-                .map(|parameter| Ok(parameter.f_detach()?.f_zeros_like()?))
-                .collect::<Result<Vec<_>>>()
-        };
+        let zeros =
+            || parameters.iter().map(|parameter| Ok(parameter.f_detach()?.f_zeros_like()?)).collect::<Result<Vec<_>>>();
         let (first, second) = (zeros()?, zeros()?);
         for parameter in parameters {
             let _ = parameter.f_set_requires_grad(true)?;
         }
-        Ok(Self {
-            options,
-            scheduled: 0,
-            applied: 0,
-            first,
-            second,
-        })
+        Ok(Self { options, scheduled: 0, applied: 0, first, second })
     }
 
     pub(crate) fn lr(&self) -> f64 {
@@ -63,10 +53,7 @@ impl AdamW {
         let applied = grad_norm.is_finite();
         if applied {
             self.applied += 1;
-            let shrink = self
-                .options
-                .clip_grad
-                .map_or(1.0, |limit| (limit / (grad_norm + 1e-6)).min(1.0));
+            let shrink = self.options.clip_grad.map_or(1.0, |limit| (limit / (grad_norm + 1e-6)).min(1.0));
             for (index, parameter) in parameters.iter_mut().enumerate() {
                 if let Some(gradient) = &gradients[index] {
                     self.update(index, parameter, gradient, shrink, lr)?;
@@ -76,40 +63,20 @@ impl AdamW {
         for parameter in parameters {
             parameter.zero_grad();
         }
-        Ok(StepReport {
-            grad_norm,
-            lr,
-            applied,
-        })
+        Ok(StepReport { grad_norm, lr, applied })
     }
 
-    fn update(
-        &mut self,
-        index: usize,
-        parameter: &mut Tensor,
-        gradient: &Tensor,
-        shrink: f64,
-        lr: f64,
-    ) -> Result<()> {
+    fn update(&mut self, index: usize, parameter: &mut Tensor, gradient: &Tensor, shrink: f64, lr: f64) -> Result<()> {
         let (beta1, beta2) = self.options.betas;
         let steps = self.applied as f64;
-        let gradient = if shrink == 1.0 {
-            gradient.shallow_clone()
-        } else {
-            gradient.f_mul_scalar(shrink)?
-        };
+        let gradient = if shrink == 1.0 { gradient.shallow_clone() } else { gradient.f_mul_scalar(shrink)? };
         let (first, second) = (&mut self.first[index], &mut self.second[index]);
         let _ = parameter.f_mul_scalar_(1.0 - lr * self.options.weight_decay)?;
         let _ = first.f_lerp_(&gradient, 1.0 - beta1)?;
-        let _ = second
-            .f_mul_scalar_(beta2)?
-            .f_add_(&gradient.f_square()?.f_mul_scalar_(1.0 - beta2)?)?;
+        let _ = second.f_mul_scalar_(beta2)?.f_add_(&gradient.f_square()?.f_mul_scalar_(1.0 - beta2)?)?;
         let correction1 = 1.0 - beta1.powf(steps);
         let correction2 = (1.0 - beta2.powf(steps)).sqrt();
-        let denominator = second
-            .f_sqrt()?
-            .f_div_scalar_(correction2)?
-            .f_add_scalar_(self.options.eps)?;
+        let denominator = second.f_sqrt()?.f_div_scalar_(correction2)?.f_add_scalar_(self.options.eps)?;
         let _ = parameter.f_sub_(&first.f_div(&denominator)?.f_mul_scalar_(lr / correction1)?)?;
         Ok(())
     }
@@ -120,10 +87,7 @@ impl AdamW {
         state.insert(APPLIED, NamedTensor::from_i64(self.applied as i64))?;
         for (prefix, moments) in [(FIRST, &self.first), (SECOND, &self.second)] {
             for (spec, moment) in specs.iter().zip(moments) {
-                state.insert(
-                    format!("{prefix}{}", spec.name),
-                    tensor::export(moment, DType::F32)?,
-                )?;
+                state.insert(format!("{prefix}{}", spec.name), tensor::export(moment, DType::F32)?)?;
             }
         }
         Ok(state)
@@ -133,8 +97,7 @@ impl AdamW {
     pub(crate) fn restore(&mut self, specs: &[ParameterSpec], state: &NamedTensors) -> Result<()> {
         let count = |name: &str| -> Result<u64> {
             let value = state.require(name)?.to_i64()?;
-            u64::try_from(value)
-                .map_err(|_| Error::Training(format!("{name} is {value}; expected a count")))
+            u64::try_from(value).map_err(|_| Error::Training(format!("{name} is {value}; expected a count")))
         };
         let (scheduled, applied) = (count(SCHEDULED)?, count(APPLIED)?);
         let expected = 2 + 2 * specs.len();
@@ -160,9 +123,7 @@ impl AdamW {
         }
         for (prefix, moments) in [(FIRST, &mut self.first), (SECOND, &mut self.second)] {
             for (spec, moment) in specs.iter().zip(moments) {
-                moment.f_copy_(&tensor::import(
-                    state.require(&format!("{prefix}{}", spec.name))?,
-                )?)?;
+                moment.f_copy_(&tensor::import(state.require(&format!("{prefix}{}", spec.name))?)?)?;
             }
         }
         (self.scheduled, self.applied) = (scheduled, applied);

@@ -26,22 +26,12 @@ pub struct TrainOptions {
 impl TrainOptions {
     /// verl's defaults: betas (0.9, 0.999), ε 1e-8, decay 0.01, clipping at 1.
     pub fn new(schedule: LrSchedule) -> Self {
-        Self {
-            schedule,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.01,
-            clip_grad: Some(1.0),
-        }
+        Self { schedule, betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.01, clip_grad: Some(1.0) }
     }
 
     pub(crate) fn check(&self) -> Result<()> {
         let fraction = |beta: f64| (0.0..1.0).contains(&beta);
-        if !(fraction(self.betas.0)
-            && fraction(self.betas.1)
-            && self.eps >= 0.0
-            && self.weight_decay >= 0.0)
-        {
+        if !(fraction(self.betas.0) && fraction(self.betas.1) && self.eps >= 0.0 && self.weight_decay >= 0.0) {
             return Err(Error::Training(format!(
                 "betas {:?} must lie in [0, 1), eps {} and weight_decay {} must not be negative",
                 self.betas, self.eps, self.weight_decay

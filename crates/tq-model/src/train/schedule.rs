@@ -38,23 +38,12 @@ pub enum LrShape {
 impl LrShape {
     /// A single cosine descent to `min_lr_ratio`.
     pub fn cosine(total: u64, min_lr_ratio: f64) -> Self {
-        Self::Cosine {
-            total,
-            min_lr_ratio,
-            num_cycles: 0.5,
-            init_lr_ratio: 0.0,
-            zero_indexed_step: true,
-        }
+        Self::Cosine { total, min_lr_ratio, num_cycles: 0.5, init_lr_ratio: 0.0, zero_indexed_step: true }
     }
 
     /// Stable for nine tenths, then a cosine descent to `min_lr_ratio`.
     pub fn wsd(total: u64, min_lr_ratio: f64) -> Self {
-        Self::Wsd {
-            total,
-            min_lr_ratio,
-            num_cycles: 0.5,
-            stable_ratio: 0.9,
-        }
+        Self::Wsd { total, min_lr_ratio, num_cycles: 0.5, stable_ratio: 0.9 }
     }
 }
 
@@ -72,11 +61,7 @@ pub struct LrSchedule {
 impl LrSchedule {
     /// The same rate for every update.
     pub fn constant(base: f64) -> Self {
-        Self {
-            base,
-            warmup: 0,
-            shape: LrShape::Constant,
-        }
+        Self { base, warmup: 0, shape: LrShape::Constant }
     }
 
     /// The rate in force for update `update`, counted from 0.
@@ -86,11 +71,9 @@ impl LrSchedule {
 
     fn factor(&self, update: u64) -> f64 {
         let (init, update) = match self.shape {
-            LrShape::Cosine {
-                init_lr_ratio,
-                zero_indexed_step,
-                ..
-            } => (init_lr_ratio, update + u64::from(!zero_indexed_step)),
+            LrShape::Cosine { init_lr_ratio, zero_indexed_step, .. } => {
+                (init_lr_ratio, update + u64::from(!zero_indexed_step))
+            }
             _ => (0.0, update),
         };
         if update < self.warmup {
@@ -99,24 +82,13 @@ impl LrSchedule {
         let since = (update - self.warmup) as f64;
         match self.shape {
             LrShape::Constant => 1.0,
-            LrShape::Cosine {
-                total,
-                min_lr_ratio,
-                num_cycles,
-                ..
-            } => {
+            LrShape::Cosine { total, min_lr_ratio, num_cycles, .. } => {
                 // With no updates after the warm-up the denominator is 1, not 0.
                 let span = total.saturating_sub(self.warmup).max(1) as f64;
                 let cosine = (PI * num_cycles * 2.0 * (since / span)).cos();
-                (cosine * ((1.0 - min_lr_ratio) * 0.5) + (1.0 + min_lr_ratio) * 0.5)
-                    .max(min_lr_ratio)
+                (cosine * ((1.0 - min_lr_ratio) * 0.5) + (1.0 + min_lr_ratio) * 0.5).max(min_lr_ratio)
             }
-            LrShape::Wsd {
-                total,
-                min_lr_ratio,
-                num_cycles,
-                stable_ratio,
-            } => {
+            LrShape::Wsd { total, min_lr_ratio, num_cycles, stable_ratio } => {
                 let after = total.saturating_sub(self.warmup);
                 let stable = (after as f64 * stable_ratio).floor();
                 if since < stable {
@@ -136,16 +108,8 @@ impl LrSchedule {
         let share = |value: f64| (0.0..=1.0).contains(&value);
         let fits = match self.shape {
             LrShape::Constant => true,
-            LrShape::Cosine {
-                min_lr_ratio,
-                init_lr_ratio,
-                ..
-            } => share(min_lr_ratio) && share(init_lr_ratio),
-            LrShape::Wsd {
-                min_lr_ratio,
-                stable_ratio,
-                ..
-            } => share(min_lr_ratio) && share(stable_ratio),
+            LrShape::Cosine { min_lr_ratio, init_lr_ratio, .. } => share(min_lr_ratio) && share(init_lr_ratio),
+            LrShape::Wsd { min_lr_ratio, stable_ratio, .. } => share(min_lr_ratio) && share(stable_ratio),
         };
         if !(self.base >= 0.0 && self.base.is_finite() && fits) {
             return Err(Error::Training(format!(
@@ -162,30 +126,15 @@ mod tests {
 
     #[test]
     fn warm_up_rises_from_zero_and_cosine_ends_at_the_minimum() {
-        let schedule = LrSchedule {
-            base: 2.0,
-            warmup: 4,
-            shape: LrShape::cosine(12, 0.25),
-        };
-        assert_eq!(
-            (0..5).map(|t| schedule.lr(t)).collect::<Vec<_>>(),
-            [0.0, 0.5, 1.0, 1.5, 2.0]
-        );
+        let schedule = LrSchedule { base: 2.0, warmup: 4, shape: LrShape::cosine(12, 0.25) };
+        assert_eq!((0..5).map(|t| schedule.lr(t)).collect::<Vec<_>>(), [0.0, 0.5, 1.0, 1.5, 2.0]);
         assert_eq!(schedule.lr(12), 0.5);
         assert!(schedule.lr(11) > schedule.lr(12));
     }
 
     #[test]
     fn ratios_outside_the_unit_interval_are_refused() {
-        assert!(
-            LrSchedule {
-                base: 1.0,
-                warmup: 0,
-                shape: LrShape::cosine(10, 1.5)
-            }
-            .check()
-            .is_err()
-        );
+        assert!(LrSchedule { base: 1.0, warmup: 0, shape: LrShape::cosine(10, 1.5) }.check().is_err());
         assert!(LrSchedule::constant(-1.0).check().is_err());
         assert!(LrSchedule::constant(0.0).check().is_ok());
     }

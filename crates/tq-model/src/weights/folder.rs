@@ -32,7 +32,10 @@ pub fn read_folder(folder: impl AsRef<Path>) -> Result<NamedTensors> {
             let mut tensors = read_file(&path)?;
             for name in names {
                 let tensor = tensors.remove(&name).ok_or_else(|| {
-                    Error::Weights(format!("{INDEX} places {name} in {shard}, which lacks it; fetch the folder {} again", folder.display()))
+                    Error::Weights(format!(
+                        "{INDEX} places {name} in {shard}, which lacks it; fetch the folder {} again",
+                        folder.display()
+                    ))
                 })?;
                 found.insert(name, tensor);
             }
@@ -40,10 +43,7 @@ pub fn read_folder(folder: impl AsRef<Path>) -> Result<NamedTensors> {
     } else if folder.join(SINGLE).exists() {
         found = read_file(&folder.join(SINGLE))?;
     } else {
-        return Err(Error::Weights(format!(
-            "{} holds neither {SINGLE} nor {INDEX}",
-            folder.display()
-        )));
+        return Err(Error::Weights(format!("{} holds neither {SINGLE} nor {INDEX}", folder.display())));
     }
     let mut tensors = NamedTensors::new();
     for (name, tensor) in found {
@@ -62,19 +62,13 @@ fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
         .ok_or_else(|| Error::Weights(format!("{} has no weight_map", index.display())))?;
     let mut shards: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (name, shard) in map {
-        let shard = shard
-            .as_str()
-            .filter(|shard| !shard.contains(['/', '\\']))
-            .ok_or_else(|| {
-                Error::Weights(format!(
-                    "{} places {name} in {shard}; expected the name of a file in the same folder",
-                    index.display()
-                ))
-            })?;
-        shards
-            .entry(shard.to_owned())
-            .or_default()
-            .insert(name.clone());
+        let shard = shard.as_str().filter(|shard| !shard.contains(['/', '\\'])).ok_or_else(|| {
+            Error::Weights(format!(
+                "{} places {name} in {shard}; expected the name of a file in the same folder",
+                index.display()
+            ))
+        })?;
+        shards.entry(shard.to_owned()).or_default().insert(name.clone());
     }
     Ok(shards)
 }
@@ -82,10 +76,7 @@ fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
 fn read_file(path: &Path) -> Result<BTreeMap<String, NamedTensor>> {
     let file = Bytes::from(std::fs::read(path).map_err(Error::io("read", path))?);
     let damaged = |error: safetensors::SafeTensorError| {
-        Error::Weights(format!(
-            "{} is not a safetensors file: {error}",
-            path.display()
-        ))
+        Error::Weights(format!("{} is not a safetensors file: {error}", path.display()))
     };
     let views = SafeTensors::deserialize(&file).map_err(damaged)?;
     let mut tensors = BTreeMap::new();
@@ -94,17 +85,11 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, NamedTensor>> {
             safetensors::Dtype::F32 => DType::F32,
             safetensors::Dtype::BF16 => DType::Bf16,
             other => {
-                return Err(Error::Weights(format!(
-                    "{name} in {} is {other:?}; expected F32 or BF16",
-                    path.display()
-                )));
+                return Err(Error::Weights(format!("{name} in {} is {other:?}; expected F32 or BF16", path.display())));
             }
         };
         let shape: Vec<i64> = view.shape().iter().map(|&dim| dim as i64).collect();
-        tensors.insert(
-            name.to_owned(),
-            NamedTensor::new(dtype, shape, file.slice_ref(view.data()))?,
-        );
+        tensors.insert(name.to_owned(), NamedTensor::new(dtype, shape, file.slice_ref(view.data()))?);
     }
     Ok(tensors)
 }
@@ -123,20 +108,12 @@ pub fn write_folder(
 ) -> Result<()> {
     let folder = folder.as_ref();
     std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
-    let dtype = weights
-        .iter()
-        .next()
-        .map_or(DType::F32, |(_, tensor)| tensor.dtype());
-    let text = serde_json::to_vec_pretty(&config.to_json(dtype.torch_name()))
-        .expect("a JSON value always has a text");
+    let dtype = weights.iter().next().map_or(DType::F32, |(_, tensor)| tensor.dtype());
+    let text = serde_json::to_vec_pretty(&config.to_json(dtype.torch_name())).expect("a JSON value always has a text");
     write_file(&folder.join("config.json"), &text)?;
 
     let shards = split(weights, max_shard_bytes);
-    let (stale, current) = if shards.len() == 1 {
-        (INDEX, SINGLE)
-    } else {
-        (SINGLE, INDEX)
-    };
+    let (stale, current) = if shards.len() == 1 { (INDEX, SINGLE) } else { (SINGLE, INDEX) };
     remove_file(&folder.join(stale))?;
     if let [tensors] = shards.as_slice() {
         return write_file(&folder.join(current), &encode(tensors)?);
@@ -145,11 +122,7 @@ pub fn write_folder(
     for (number, tensors) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", number + 1, shards.len());
         write_file(&folder.join(&name), &encode(tensors)?)?;
-        map.extend(
-            tensors
-                .iter()
-                .map(|(tensor, _)| ((*tensor).to_owned(), json!(name))),
-        );
+        map.extend(tensors.iter().map(|(tensor, _)| ((*tensor).to_owned(), json!(name))));
     }
     let index = json!({"metadata": {"total_size": weights.bytes()}, "weight_map": map});
     write_file(&folder.join(current), index.to_string().as_bytes())
@@ -161,9 +134,7 @@ fn split(weights: &NamedTensors, limit: usize) -> Vec<Shard<'_>> {
     let mut shards: Vec<Shard<'_>> = vec![Vec::new()];
     let mut bytes = 0;
     for (name, tensor) in weights.iter() {
-        let current = shards
-            .last_mut()
-            .expect("there is always a shard being filled");
+        let current = shards.last_mut().expect("there is always a shard being filled");
         let size = tensor.data().len();
         if bytes + size > limit && !current.is_empty() {
             shards.push(vec![(name, tensor)]);
@@ -189,8 +160,8 @@ fn encode(tensors: &Shard<'_>) -> Result<Vec<u8>> {
             }
         };
         let shape = tensor.shape().iter().map(|&dim| dim as usize).collect();
-        let view = TensorView::new(dtype, shape, tensor.data())
-            .map_err(|error| Error::Weights(format!("{name}: {error}")))?;
+        let view =
+            TensorView::new(dtype, shape, tensor.data()).map_err(|error| Error::Weights(format!("{name}: {error}")))?;
         views.push((*name, view));
     }
     let metadata = std::collections::HashMap::from([("format".to_owned(), "pt".to_owned())]);
@@ -205,9 +176,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 
 fn remove_file(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("remove", path)(error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(Error::io("remove", path)(error)),
         _ => Ok(()),
     }
 }

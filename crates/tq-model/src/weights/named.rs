@@ -64,11 +64,7 @@ impl std::str::FromStr for DType {
         [Self::F32, Self::Bf16, Self::F64, Self::I64]
             .into_iter()
             .find(|dtype| text == dtype.as_str() || text == dtype.torch_name())
-            .ok_or_else(|| {
-                Error::Weights(format!(
-                    "dtype {text:?} is not known; expected f32, bf16, f64 or i64"
-                ))
-            })
+            .ok_or_else(|| Error::Weights(format!("dtype {text:?} is not known; expected f32, bf16, f64 or i64")))
     }
 }
 
@@ -89,11 +85,7 @@ impl NamedTensor {
         let (shape, data) = (shape.into(), data.into());
         let expected = shape
             .iter()
-            .try_fold(dtype.size(), |bytes, dim| {
-                usize::try_from(*dim)
-                    .ok()
-                    .and_then(|dim| bytes.checked_mul(dim))
-            })
+            .try_fold(dtype.size(), |bytes, dim| usize::try_from(*dim).ok().and_then(|dim| bytes.checked_mul(dim)))
             .ok_or_else(|| Error::Weights(format!("shape {shape:?} is not possible")))?;
         if data.len() != expected {
             return Err(Error::Weights(format!(
@@ -109,23 +101,12 @@ impl NamedTensor {
     /// # Errors
     /// The number of values is not the shape's.
     pub fn from_f32(shape: impl Into<Vec<i64>>, values: &[f32]) -> Result<Self> {
-        Self::new(
-            DType::F32,
-            shape,
-            values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect::<Vec<_>>(),
-        )
+        Self::new(DType::F32, shape, values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>())
     }
 
     /// One integer.
     pub fn from_i64(value: i64) -> Self {
-        Self {
-            dtype: DType::I64,
-            shape: Vec::new(),
-            data: Bytes::copy_from_slice(&value.to_le_bytes()),
-        }
+        Self { dtype: DType::I64, shape: Vec::new(), data: Bytes::copy_from_slice(&value.to_le_bytes()) }
     }
 
     /// The element type.
@@ -149,19 +130,11 @@ impl NamedTensor {
     /// The tensor holds another type.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         match self.dtype {
-            DType::F32 => Ok(self
-                .data
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect()),
-            DType::Bf16 => Ok(self
-                .data
-                .chunks_exact(2)
-                .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect()),
-            other => Err(Error::Weights(format!(
-                "a tensor of {other} was found where floats were expected"
-            ))),
+            DType::F32 => Ok(self.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()),
+            DType::Bf16 => {
+                Ok(self.data.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect())
+            }
+            other => Err(Error::Weights(format!("a tensor of {other} was found where floats were expected"))),
         }
     }
 
@@ -172,10 +145,7 @@ impl NamedTensor {
     pub fn to_i64(&self) -> Result<i64> {
         match (self.dtype, <[u8; 8]>::try_from(self.data.as_ref())) {
             (DType::I64, Ok(bytes)) => Ok(i64::from_le_bytes(bytes)),
-            _ => Err(Error::Weights(format!(
-                "{} {:?} was found where one i64 was expected",
-                self.dtype, self.shape
-            ))),
+            _ => Err(Error::Weights(format!("{} {:?} was found where one i64 was expected", self.dtype, self.shape))),
         }
     }
 }
@@ -199,11 +169,7 @@ impl NamedTensors {
     /// The name is already there.
     pub fn insert(&mut self, name: impl Into<String>, tensor: NamedTensor) -> Result<()> {
         let name = name.into();
-        if self
-            .index
-            .insert(name.clone(), self.entries.len())
-            .is_some()
-        {
+        if self.index.insert(name.clone(), self.entries.len()).is_some() {
             return Err(Error::Weights(format!("{name} is given twice")));
         }
         self.entries.push((name, tensor));
@@ -212,9 +178,7 @@ impl NamedTensors {
 
     /// The tensor of that name.
     pub fn get(&self, name: &str) -> Option<&NamedTensor> {
-        self.index
-            .get(name)
-            .map(|&position| &self.entries[position].1)
+        self.index.get(name).map(|&position| &self.entries[position].1)
     }
 
     /// The tensor of that name, or an error that names it.
@@ -222,15 +186,12 @@ impl NamedTensors {
     /// # Errors
     /// There is none.
     pub fn require(&self, name: &str) -> Result<&NamedTensor> {
-        self.get(name)
-            .ok_or_else(|| Error::Weights(format!("{name} is missing")))
+        self.get(name).ok_or_else(|| Error::Weights(format!("{name} is missing")))
     }
 
     /// Names and tensors in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &NamedTensor)> {
-        self.entries
-            .iter()
-            .map(|(name, tensor)| (name.as_str(), tensor))
+        self.entries.iter().map(|(name, tensor)| (name.as_str(), tensor))
     }
 
     /// Names in order.
@@ -250,10 +211,7 @@ impl NamedTensors {
 
     /// Bytes of all tensors.
     pub fn bytes(&self) -> usize {
-        self.entries
-            .iter()
-            .map(|(_, tensor)| tensor.data.len())
-            .sum()
+        self.entries.iter().map(|(_, tensor)| tensor.data.len()).sum()
     }
 
     /// The tensors whose names `keep` accepts, in order; bytes are shared.
@@ -281,13 +239,8 @@ mod tests {
 
     #[test]
     fn wrong_number_of_bytes_is_refused_with_the_numbers() {
-        let error = NamedTensor::new(DType::Bf16, [2, 3], vec![0u8; 8])
-            .unwrap_err()
-            .to_string();
-        assert_eq!(
-            error,
-            "weights: 8 bytes were given for bf16 [2, 3], which needs 12"
-        );
+        let error = NamedTensor::new(DType::Bf16, [2, 3], vec![0u8; 8]).unwrap_err().to_string();
+        assert_eq!(error, "weights: 8 bytes were given for bf16 [2, 3], which needs 12");
         assert!(NamedTensor::new(DType::F32, [-1], vec![]).is_err());
         assert!(NamedTensor::new(DType::F32, [i64::MAX, i64::MAX], vec![]).is_err());
     }
@@ -299,13 +252,7 @@ mod tests {
         tensors.insert("a", NamedTensor::from_i64(2)).unwrap();
         assert_eq!(tensors.names().collect::<Vec<_>>(), ["z", "a"]);
         assert!(tensors.insert("z", NamedTensor::from_i64(3)).is_err());
-        assert_eq!(
-            tensors
-                .filtered(|name| name == "a")
-                .names()
-                .collect::<Vec<_>>(),
-            ["a"]
-        );
+        assert_eq!(tensors.filtered(|name| name == "a").names().collect::<Vec<_>>(), ["a"]);
     }
 
     #[test]

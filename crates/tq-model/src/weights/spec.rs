@@ -35,20 +35,12 @@ impl ParameterSpec {
 /// Every parameter of a model in its fixed order: embedding, blocks from first to last, final norm, head.
 pub fn parameters(config: &ModelConfig, head: Head) -> Vec<ParameterSpec> {
     let mut specs = Vec::new();
-    let mut push = |name: String, shape: &[i64]| {
-        specs.push(ParameterSpec {
-            name,
-            shape: shape.to_vec(),
-        })
-    };
+    let mut push = |name: String, shape: &[i64]| specs.push(ParameterSpec { name, shape: shape.to_vec() });
     let hidden = config.hidden_size;
     let queries = config.num_attention_heads * config.head_dim;
     let keys = config.num_key_value_heads * config.head_dim;
 
-    push(
-        "model.embed_tokens.weight".into(),
-        &[config.vocab_size, hidden],
-    );
+    push("model.embed_tokens.weight".into(), &[config.vocab_size, hidden]);
     for layer in 0..config.num_hidden_layers {
         let at = |part: &str| format!("model.layers.{layer}.{part}");
         push(at("self_attn.q_proj.weight"), &[queries, hidden]);
@@ -67,18 +59,9 @@ pub fn parameters(config: &ModelConfig, head: Head) -> Vec<ParameterSpec> {
                 push(at("self_attn.k_norm.weight"), &[config.head_dim]);
             }
         }
-        push(
-            at("mlp.gate_proj.weight"),
-            &[config.intermediate_size, hidden],
-        );
-        push(
-            at("mlp.up_proj.weight"),
-            &[config.intermediate_size, hidden],
-        );
-        push(
-            at("mlp.down_proj.weight"),
-            &[hidden, config.intermediate_size],
-        );
+        push(at("mlp.gate_proj.weight"), &[config.intermediate_size, hidden]);
+        push(at("mlp.up_proj.weight"), &[config.intermediate_size, hidden]);
+        push(at("mlp.down_proj.weight"), &[hidden, config.intermediate_size]);
         push(at("input_layernorm.weight"), &[hidden]);
         push(at("post_attention_layernorm.weight"), &[hidden]);
     }

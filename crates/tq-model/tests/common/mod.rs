@@ -37,19 +37,9 @@ pub(crate) fn json(path: &Path) -> serde_json::Value {
 }
 
 pub(crate) fn numbers(value: &serde_json::Value) -> Vec<f64> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_f64().unwrap())
-        .collect()
+    value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
 }
 
 pub(crate) fn ids(value: &serde_json::Value) -> Vec<i64> {
-    value
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|number| number.as_i64().unwrap())
-        .collect()
+    value.as_array().unwrap().iter().map(|number| number.as_i64().unwrap()).collect()
 }

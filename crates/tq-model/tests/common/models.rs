@@ -38,25 +38,17 @@ pub(crate) fn lively(config: &ModelConfig, head: Head, seed: u64) -> NamedTensor
         let mut values = tensor.to_f32().unwrap();
         if name.ends_with("bias") || name.ends_with("norm.weight") {
             for (place, value) in values.iter_mut().enumerate() {
-                *value += 0.3
-                    * (tq_model::random::uniform(seed, (index * 1000 + place) as u64) as f32 - 0.5);
+                *value += 0.3 * (tq_model::random::uniform(seed, (index * 1000 + place) as u64) as f32 - 0.5);
             }
         }
-        weights
-            .insert(
-                name,
-                NamedTensor::from_f32(tensor.shape(), &values).unwrap(),
-            )
-            .unwrap();
+        weights.insert(name, NamedTensor::from_f32(tensor.shape(), &values).unwrap()).unwrap();
     }
     weights
 }
 
 /// `len` ids below `vocab` that follow from `seed`.
 pub(crate) fn tokens(seed: u64, len: usize, vocab: i64) -> Vec<i64> {
-    (0..len as u64)
-        .map(|index| (tq_model::random::uniform(seed, index) * vocab as f64) as i64)
-        .collect()
+    (0..len as u64).map(|index| (tq_model::random::uniform(seed, index) * vocab as f64) as i64).collect()
 }
 
 pub(crate) const DTYPES: [DType; 2] = [DType::F32, DType::Bf16];

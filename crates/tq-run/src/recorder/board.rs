@@ -104,7 +104,10 @@ impl Reporter for Board {
         let mut inner = self.lock();
         while inner.queue.len() > BEHIND && !inner.closed {
             let Some(left) = PACE.checked_sub(begun.elapsed()) else {
-                tracing::warn!("{} publications wait for the journal: writing named states is slower than training", inner.queue.len());
+                tracing::warn!(
+                    "{} publications wait for the journal: writing named states is slower than training",
+                    inner.queue.len()
+                );
                 return;
             };
             inner = self.changed.wait_timeout(inner, left).unwrap_or_else(|e| e.into_inner()).0;

@@ -13,10 +13,7 @@ use tq_schedule::{
 use transferqueue::{Store, audit::Audit, catalog::Publication, snapshot::Captured};
 
 use super::{board::Board, lines::Lines};
-use crate::{folder::PhaseFolder, interrupt};
-
-/// Named states that are kept; older ones are deleted once a newer one is named.
-const KEPT_STATES: usize = 2;
+use crate::{folder::PhaseFolder, interrupt, settings};
 
 /// A publication as the hook posts it.
 pub(super) struct Step {
@@ -46,6 +43,8 @@ pub(super) struct Journal {
     rounds: Option<(u64, bool)>,
     named: u64,
     states: VecDeque<u64>,
+    /// How many of them are kept; `None`: all.
+    kept_states: Option<usize>,
     last_step: Instant,
     last_reward: Option<f64>,
 }
@@ -63,25 +62,44 @@ impl Journal {
         progress: bool,
     ) -> Result<Self> {
         let total = phase.arithmetic.total_cycles.context("the phase's length is known once it runs")?;
-        let loggers: Vec<String> = plan.parameters.pointer("/trainer/logger").map(|l| serde_json::from_value(l.clone())).transpose()?.unwrap_or_default();
-        let mut lines = Lines::open(&folder, &loggers)?;
+        let mut lines = Lines::open(&folder, &settings::loggers(plan)?)?;
+        let kept_states = settings::kept_states(plan)?;
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
         if resumed {
             audit.rollback(begun_at)?;
             lines.restore(&folder.checkpoint(begun_at))?; // nothing to take back where no state was named
         }
-        let first = phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
+        let first =
+            phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
         let rounds = phase.partitions.values().find_map(|p| match p.rows {
             plan::Rows::Expand { every: Some(every), .. } => Some((every, first)),
             _ => None,
         });
-        let bar = ProgressBar::with_draw_target(Some(total), if progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() });
-        let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {elapsed} eta {eta} {msg}").context("progress template")?;
+        let bar = ProgressBar::with_draw_target(
+            Some(total),
+            if progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
+        );
+        let style = ProgressStyle::with_template("{prefix} {bar:24} {pos}/{len} {elapsed} eta {eta} {msg}")
+            .context("progress template")?;
         bar.set_style(style);
         bar.set_prefix(phase.name.clone());
         bar.set_position(begun_at);
         let states = folder.named_states()?.into_iter().map(|(steps, _)| steps).collect();
-        Ok(Self { store, board, folder, lines, audit, bar, total, rounds, named: begun_at, states, last_step: Instant::now(), last_reward: None })
+        Ok(Self {
+            store,
+            board,
+            folder,
+            lines,
+            audit,
+            bar,
+            total,
+            rounds,
+            named: begun_at,
+            states,
+            kept_states,
+            last_step: Instant::now(),
+            last_reward: None,
+        })
     }
 
     pub(super) fn total_cycles(&self) -> u64 {
@@ -142,7 +160,11 @@ impl Journal {
     }
 
     fn validated(&mut self, version: u64, metrics: Metrics) -> Result<()> {
-        let core: Vec<String> = metrics.iter().filter(|(name, _)| name.starts_with("val-core/")).map(|(name, value)| format!("{name} {value:.3}")).collect();
+        let core: Vec<String> = metrics
+            .iter()
+            .filter(|(name, _)| name.starts_with("val-core/"))
+            .map(|(name, value)| format!("{name} {value:.3}"))
+            .collect();
         self.bar.println(format!("step {version}: {}", core.join("  ")));
         self.lines.validated(version, metrics)
     }
@@ -164,7 +186,7 @@ impl Journal {
         self.named = steps;
         self.states.retain(|&s| s != steps);
         self.states.push_back(steps);
-        while self.states.len() > KEPT_STATES
+        while self.kept_states.is_some_and(|kept| self.states.len() > kept)
             && let Some(old) = self.states.pop_front()
         {
             let path = self.folder.checkpoint(old);
@@ -183,7 +205,12 @@ impl Journal {
     fn show(&mut self, cycle: u64, metrics: &Metrics) {
         self.last_reward = metrics.get("critic/score/mean").or(metrics.get("train/loss")).or(self.last_reward);
         let mut parts = Vec::new();
-        for (label, name) in [("reward", "critic/score/mean"), ("loss", "train/loss"), ("lag", "lag/mean"), ("tokens/s", "perf/throughput")] {
+        for (label, name) in [
+            ("reward", "critic/score/mean"),
+            ("loss", "train/loss"),
+            ("lag", "lag/mean"),
+            ("tokens/s", "perf/throughput"),
+        ] {
             if let Some(value) = metrics.get(name) {
                 parts.push(format!("{label} {value:.3}"));
             }

@@ -9,7 +9,7 @@ use tq_metrics::{
     sink::{JsonLines, Sink, TensorBoard},
 };
 
-use crate::folder::PhaseFolder;
+use crate::{folder::PhaseFolder, settings::Logger};
 
 /// File beside a named state with the lines that were held back at that moment.
 const HELD: &str = "held_metrics.json";
@@ -28,9 +28,9 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Opens the sinks that `trainer.logger` names.
-    pub(super) fn open(folder: &PhaseFolder, loggers: &[String]) -> Result<Self> {
+    pub(super) fn open(folder: &PhaseFolder, loggers: &[Logger]) -> Result<Self> {
         let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(JsonLines::open(&folder.file("metrics.jsonl"))?)];
-        if loggers.iter().any(|l| l == "tensorboard") {
+        if loggers.contains(&Logger::Tensorboard) {
             sinks.push(Box::new(TensorBoard::create(&folder.file("tensorboard"))?));
         }
         Ok(Self { sinks, held: BTreeMap::new() })
@@ -58,7 +58,8 @@ impl Lines {
 
     /// Keeps the held lines beside a named state.
     pub(super) fn save(&self, state: &Path) -> Result<()> {
-        let held: Map<String, Value> = self.held.iter().map(|(step, line)| (step.to_string(), Value::Object(line.metrics.to_json()))).collect();
+        let held: Map<String, Value> =
+            self.held.iter().map(|(step, line)| (step.to_string(), Value::Object(line.metrics.to_json()))).collect();
         let path = state.join(HELD);
         fs::write(&path, Value::Object(held).to_string()).with_context(|| format!("cannot write `{}`", path.display()))
     }
@@ -67,7 +68,8 @@ impl Lines {
     pub(super) fn restore(&mut self, state: &Path) -> Result<()> {
         let path = state.join(HELD);
         let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
-        let held: BTreeMap<u64, BTreeMap<String, Option<f64>>> = serde_json::from_str(&text).with_context(|| format!("`{}`", path.display()))?;
+        let held: BTreeMap<u64, BTreeMap<String, Option<f64>>> =
+            serde_json::from_str(&text).with_context(|| format!("`{}`", path.display()))?;
         for (step, values) in held {
             let metrics = values.iter().map(|(name, value)| (name.as_str(), value.unwrap_or(f64::NAN))).collect();
             self.held.insert(step, Line { metrics, waits: true });

@@ -30,17 +30,30 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Starts the journal and hooks it to the store's publications. `begun_at`: steps in the state the run goes on from.
-    pub(crate) fn start(store: &Store, plan: &Plan, phase: &Phase, folder: &PhaseFolder, begun_at: u64, resumed: bool, progress: bool) -> Result<Self> {
+    pub(crate) fn start(
+        store: &Store,
+        plan: &Plan,
+        phase: &Phase,
+        folder: &PhaseFolder,
+        begun_at: u64,
+        resumed: bool,
+        progress: bool,
+    ) -> Result<Self> {
         let board = Arc::new(Board::default());
-        let journal = Journal::open(store.clone(), board.clone(), plan, phase, folder.clone(), begun_at, resumed, progress)?;
+        let journal =
+            Journal::open(store.clone(), board.clone(), plan, phase, folder.clone(), begun_at, resumed, progress)?;
         let (posted, total, every) = (board.clone(), journal.total_cycles(), phase.schedule.state_every.max(1));
         store.on_publication(move |publication| {
             let published = publication.consumed;
             let steps = published.cycle.map_or(0, |cycle| cycle + 1);
             let named = steps % every == 0 || steps == total || interrupt::requested();
-            posted.post(Message::Published(Step { published: published.clone(), capture: named.then(|| publication.capture()) }));
+            posted.post(Message::Published(Step {
+                published: published.clone(),
+                capture: named.then(|| publication.capture()),
+            }));
         })?;
-        let handle = thread::Builder::new().name("journal".to_owned()).spawn(move || journal.run()).context("journal thread")?;
+        let handle =
+            thread::Builder::new().name("journal".to_owned()).spawn(move || journal.run()).context("journal thread")?;
         Ok(Self { board, journal: Some(handle), folder: folder.clone() })
     }
 
@@ -56,13 +69,14 @@ impl Recorder {
     }
 
     /// Ends the journal, writes the ledger, and returns the steps of the last named state.
-    pub(crate) fn finish(mut self, store: &Store, _finished: bool) -> Result<u64> {
+    pub(crate) fn finish(mut self, store: &Store) -> Result<u64> {
         self.board.close();
         let journal = self.journal.take().context("the journal is joined once")?;
         let steps = journal.join().map_err(|_| anyhow!("the journal panicked"))??;
         let ledger = store.with_state(|state, _| state.ledger())?;
         let path = self.folder.file("ledger.json");
-        std::fs::write(&path, serde_json::to_string_pretty(&ledger)?).with_context(|| format!("cannot write `{}`", path.display()))?;
+        std::fs::write(&path, serde_json::to_string_pretty(&ledger)?)
+            .with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(steps)
     }
 }

@@ -17,11 +17,7 @@ impl<'a> Binder<'a> {
         candidates: &[&String],
         columns: &Cells<'a>,
     ) -> tq_config::Refusal {
-        let names = candidates
-            .iter()
-            .map(|c| format!("`{c}`"))
-            .collect::<Vec<_>>()
-            .join(" or ");
+        let names = candidates.iter().map(|c| format!("`{c}`")).collect::<Vec<_>>().join(" or ");
         let key = if draft.bind.contains_key(&input.name) {
             format!("{}.bind.{}", draft.key, input.name)
         } else {
@@ -29,17 +25,11 @@ impl<'a> Binder<'a> {
         };
         let refusal = self.scope.refuse(
             &key,
-            format!(
-                "no column {names} in `{}` for its input `{}`",
-                draft.partition, input.name
-            ),
+            format!("no column {names} in `{}` for its input `{}`", draft.partition, input.name),
             "a stage that writes it, or a linked column",
         );
         if let Some(off) = self.switched_off(candidates) {
-            return refusal.action(format!(
-                "stage `{}` would write it, but is off: {}",
-                off.stage, off.why
-            ));
+            return refusal.action(format!("stage `{}` would write it, but is off: {}", off.stage, off.why));
         }
         let near = refusal.nearest(candidates[0], columns.keys().map(String::as_str));
         if !near.action.is_empty() {
@@ -47,10 +37,7 @@ impl<'a> Binder<'a> {
         }
         let makers = self.makers(candidates);
         let action = if makers.is_empty() {
-            format!(
-                "bind the input to a column there is: `bind: {{{}: NAME}}`",
-                input.name
-            )
+            format!("bind the input to a column there is: `bind: {{{}: NAME}}`", input.name)
         } else {
             format!("add a stage with `use: {}`", makers.join("` or `use: "))
         };
@@ -62,32 +49,16 @@ impl<'a> Binder<'a> {
         let parameters = self.scope.tree.to_json();
         let with = Json::Object(serde_json::Map::new());
         let writes = |stage: &String| {
-            let info = self.planner.catalog.describe(&Query {
-                stage,
-                parameters: &parameters,
-                with: &with,
-            });
+            let info = self.planner.catalog.describe(&Query { stage, parameters: &parameters, with: &with });
             info.is_ok_and(|info| info.outputs.iter().any(|o| columns.contains(&&o.name)))
         };
-        self.planner
-            .catalog
-            .stages()
-            .into_iter()
-            .filter(writes)
-            .collect()
+        self.planner.catalog.stages().into_iter().filter(writes).collect()
     }
 
     pub(super) fn keep(&self, table: &Table, columns: &Cells<'a>, refusals: &mut Refusals) {
-        for column in table
-            .keep
-            .keys()
-            .filter(|column| self.complete && !columns.contains_key(*column))
-        {
-            let refusal = self.scope.refuse(
-                &join(&table.key, "keep"),
-                format!("`{column}`"),
-                "a column of this partition",
-            );
+        for column in table.keep.keys().filter(|column| self.complete && !columns.contains_key(*column)) {
+            let refusal =
+                self.scope.refuse(&join(&table.key, "keep"), format!("`{column}`"), "a column of this partition");
             refusals.push(refusal.nearest(column, columns.keys().map(String::as_str)));
         }
     }
@@ -119,10 +90,12 @@ impl<'a> Binder<'a> {
                         format!("column `{column}` of `{partition}`, which nobody reads"),
                         "a reader for every column",
                     );
-                    refusals.push(refusal.action(format!(
-                        "remove the stage, or keep the column: `keep: [{column}]` in {}",
-                        table.key
-                    )));
+                    refusals.push(
+                        refusal.action(format!(
+                            "remove the stage, or keep the column: `keep: [{column}]` in {}",
+                            table.key
+                        )),
+                    );
                 }
             }
         }
@@ -137,10 +110,7 @@ impl<'a> Binder<'a> {
     ) -> bool {
         let waits_for = |index: usize| {
             let columns = &cells[self.task(index).partition.as_str()];
-            reads[index]
-                .values()
-                .flat_map(|c| columns[c].writers.clone())
-                .collect::<Vec<_>>()
+            reads[index].values().flat_map(|c| columns[c].writers.clone()).collect::<Vec<_>>()
         };
         for start in 0..self.drafts.tasks.len() {
             // Depth first from `start`; a circle is reported from its first task alone.
@@ -149,11 +119,8 @@ impl<'a> Binder<'a> {
             while let Some((index, path)) = stack.pop() {
                 for next in waits_for(index) {
                     if next == start {
-                        let names: Vec<_> = path
-                            .iter()
-                            .chain([&start])
-                            .map(|i| format!("`{}`", self.task(*i).name))
-                            .collect();
+                        let names: Vec<_> =
+                            path.iter().chain([&start]).map(|i| format!("`{}`", self.task(*i).name)).collect();
                         let refusal = self.scope.refuse(
                             &self.task(start).key,
                             format!("a circle: {}", names.join(" waits for ")),

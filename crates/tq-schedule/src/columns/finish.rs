@@ -25,10 +25,7 @@ impl<'a> Binder<'a> {
         for (partition, columns) in cells {
             if let Rows::Expand { source, .. } = &self.drafts.partitions[*partition].rows {
                 for (column, _) in columns.iter().filter(|(_, cell)| cell.linked) {
-                    linked_into
-                        .entry((source, column))
-                        .or_default()
-                        .push((*partition).to_owned());
+                    linked_into.entry((source, column)).or_default().push((*partition).to_owned());
                 }
             }
         }
@@ -38,29 +35,16 @@ impl<'a> Binder<'a> {
             let is_source = matches!(table.rows, Rows::Files { .. });
             let mut planned = IndexMap::new();
             for (column, cell) in columns {
-                let links = linked_into
-                    .get(&(*partition, column.as_str()))
-                    .cloned()
-                    .unwrap_or_default();
+                let links = linked_into.get(&(*partition, column.as_str())).cloned().unwrap_or_default();
                 let keep = table.keep.get(column).copied();
                 let wanted = !cell.readers.is_empty() || keep.is_some() || !links.is_empty();
                 if !wanted && (is_source || cell.output.optional) {
                     continue;
                 }
-                planned.insert(
-                    column.clone(),
-                    self.column(cell, table, keep, links, longest, &name_of),
-                );
+                planned.insert(column.clone(), self.column(cell, table, keep, links, longest, &name_of));
             }
-            let n = if let Rows::Expand { n, .. } = table.rows {
-                n
-            } else {
-                1
-            };
-            let row: u64 = planned
-                .values()
-                .map(|c: &Column| c.max_bytes_per_row)
-                .fold(0, u64::saturating_add);
+            let n = if let Rows::Expand { n, .. } = table.rows { n } else { 1 };
+            let row: u64 = planned.values().map(|c: &Column| c.max_bytes_per_row).fold(0, u64::saturating_add);
             partitions.insert(
                 (*partition).to_owned(),
                 Partition {
@@ -79,11 +63,7 @@ impl<'a> Binder<'a> {
             }
             let columns = &partitions[&draft.partition].columns;
             let column = |o: &Output| draft.bind.get(&o.name).unwrap_or(&o.name).clone();
-            let writes = draft
-                .info
-                .outputs
-                .iter()
-                .map(|o| (o.name.clone(), column(o)));
+            let writes = draft.info.outputs.iter().map(|o| (o.name.clone(), column(o)));
             tasks.insert(
                 draft.name.clone(),
                 Task {
@@ -94,9 +74,7 @@ impl<'a> Binder<'a> {
                     per: draft.per,
                     model: draft.model.clone(),
                     reads: reads[index].clone(),
-                    writes: writes
-                        .filter(|(_, column)| columns.contains_key(column))
-                        .collect(),
+                    writes: writes.filter(|(_, column)| columns.contains_key(column)).collect(),
                     filter: draft.filter.clone(),
                     training: draft.info.training.as_ref().map(|t| TaskTraining {
                         mini_batch: t.mini_batch,
@@ -110,12 +88,7 @@ impl<'a> Binder<'a> {
                 },
             );
         }
-        Bound {
-            partitions,
-            tasks,
-            models,
-            mini_batch_keys,
-        }
+        Bound { partitions, tasks, models, mini_batch_keys }
     }
 
     fn column(
@@ -139,11 +112,7 @@ impl<'a> Binder<'a> {
             linked_into,
             keep,
             extent: cell.output.extent,
-            max_bytes_per_row: if cell.linked {
-                0
-            } else {
-                longest.bytes(cell.output)
-            },
+            max_bytes_per_row: if cell.linked { 0 } else { longest.bytes(cell.output) },
             origin,
         }
     }

@@ -18,12 +18,7 @@ struct Linkable<'a> {
 
 impl<'a> Linkable<'a> {
     fn linked(&self) -> Cell<'a> {
-        Cell {
-            writers: self.writer.into_iter().collect(),
-            output: self.output,
-            linked: true,
-            readers: Vec::new(),
-        }
+        Cell { writers: self.writer.into_iter().collect(), output: self.output, linked: true, readers: Vec::new() }
     }
 }
 
@@ -46,11 +41,7 @@ impl<'a> Binder<'a> {
             let key = join(&table.key, "link");
             let Some(found) = outputs.iter().find(|found| found.name == column) else {
                 if self.complete {
-                    let refusal = self.scope.refuse(
-                        &key,
-                        format!("`{column}`"),
-                        format!("a column of `{source}`"),
-                    );
+                    let refusal = self.scope.refuse(&key, format!("`{column}`"), format!("a column of `{source}`"));
                     refusals.push(refusal.nearest(column, outputs.iter().map(|found| found.name)));
                 }
                 continue;
@@ -58,15 +49,10 @@ impl<'a> Binder<'a> {
             if let Some(cell) = columns.get(column) {
                 let refusal = self.scope.refuse(
                     &key,
-                    format!(
-                        "a second producer of column `{column}` in `{partition}`: {} too",
-                        self.writes(cell)
-                    ),
+                    format!("a second producer of column `{column}` in `{partition}`: {} too", self.writes(cell)),
                     "one producer",
                 );
-                refusals.push(refusal.action(
-                    "leave it out of `link`, or bind the stage's output to another column",
-                ));
+                refusals.push(refusal.action("leave it out of `link`, or bind the stage's output to another column"));
                 continue;
             }
             columns.insert(column.clone(), found.linked());
@@ -99,17 +85,10 @@ impl<'a> Binder<'a> {
     /// Links what a task on `partition` requires, nobody writes there (or would, were it not switched off), and the
     /// source can have: the pipeline need not list it.
     fn link_required(&self, partition: &str, outputs: &[Linkable<'a>], columns: &mut Cells<'a>) {
-        for draft in self
-            .drafts
-            .tasks
-            .iter()
-            .filter(|d| d.partition == partition)
-        {
+        for draft in self.drafts.tasks.iter().filter(|d| d.partition == partition) {
             for input in draft.info.inputs.iter().filter(|i| is_required(draft, i)) {
                 let candidates = candidates(draft, input);
-                let served = candidates
-                    .iter()
-                    .any(|column| columns.contains_key(*column));
+                let served = candidates.iter().any(|column| columns.contains_key(*column));
                 if served || self.switched_off(&candidates).is_some() {
                     continue;
                 }
@@ -135,17 +114,12 @@ impl<'a> Binder<'a> {
                 if !cell.linked || table.link.contains(column) {
                     continue;
                 }
-                let readers = cell
-                    .readers
-                    .iter()
-                    .map(|index| format!("`{}`", self.task(*index).name));
+                let readers = cell.readers.iter().map(|index| format!("`{}`", self.task(*index).name));
                 let readers = readers.collect::<Vec<_>>().join(" and ");
                 let note = Note {
                     key: key.clone(),
                     at: node.map_or_else(String::new, |node| node.place().to_string()),
-                    reason: format!(
-                        "column `{column}` of `{source}` is linked by itself, for {readers}"
-                    ),
+                    reason: format!("column `{column}` of `{source}` is linked by itself, for {readers}"),
                 };
                 if !notes.contains(&note) {
                     notes.push(note);

@@ -14,10 +14,8 @@ impl Binder<'_> {
             let Some(ModelRef { name, version }) = &draft.model else {
                 continue;
             };
-            let used = models.entry(name.clone()).or_insert_with(|| ModelUse {
-                trained_by: None,
-                versions: Vec::new(),
-            });
+            let used =
+                models.entry(name.clone()).or_insert_with(|| ModelUse { trained_by: None, versions: Vec::new() });
             match (version, &used.trained_by) {
                 (None, Some(other)) => {
                     let key = join(&draft.key, "model");
@@ -42,12 +40,7 @@ impl Binder<'_> {
     /// The partition all training tasks serve.
     pub(super) fn training(&self, complete: bool, refusals: &mut Refusals) -> Option<String> {
         let mut partition: Option<&Draft> = None;
-        for draft in self
-            .drafts
-            .tasks
-            .iter()
-            .filter(|d| d.info.training.is_some())
-        {
+        for draft in self.drafts.tasks.iter().filter(|d| d.info.training.is_some()) {
             let rows = &self.drafts.partitions[&draft.partition].rows;
             if !matches!(rows, Rows::Expand { every: None, .. }) {
                 let refusal = self.scope.refuse(
@@ -55,8 +48,7 @@ impl Binder<'_> {
                     format!("training on `{}`", draft.partition),
                     "a partition with `expand` and without `every`",
                 );
-                refusals
-                    .push(refusal.action("only rows that the schedule admits can be trained on"));
+                refusals.push(refusal.action("only rows that the schedule admits can be trained on"));
             }
             match partition {
                 Some(first) if first.partition != draft.partition => {
@@ -64,9 +56,7 @@ impl Binder<'_> {
                         "training on `{}`, while stage `{}` trains on `{}`",
                         draft.partition, first.stage, first.partition
                     );
-                    let refusal =
-                        self.scope
-                            .refuse(&draft.key, found, "one training partition per phase");
+                    let refusal = self.scope.refuse(&draft.key, found, "one training partition per phase");
                     refusals.push(refusal.action("serve the same partition, or use two phases"));
                 }
                 Some(_) => {}

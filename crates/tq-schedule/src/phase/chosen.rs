@@ -8,11 +8,7 @@ use crate::schedule::{Preset, Schedule};
 use crate::scope::Scope;
 
 /// The phase's schedule: its own, else the pipeline's, else `on_policy`.
-pub(super) fn schedule(
-    planner: &Planner<'_>,
-    scope: &Scope,
-    refusals: &mut Refusals,
-) -> Option<Schedule> {
+pub(super) fn schedule(planner: &Planner<'_>, scope: &Scope, refusals: &mut Refusals) -> Option<Schedule> {
     let key = key(scope);
     if scope.pipeline.get(&key).is_none() {
         return Some(Schedule::preset(Preset::OnPolicy));
@@ -25,11 +21,7 @@ pub(super) fn schedule(
         if !(lag.is_finite() && lag >= 0.0) {
             refusals.push(
                 scope
-                    .refuse(
-                        &at("lag"),
-                        format!("a lag of {lag}"),
-                        "a number of cycles, 0 or more",
-                    )
+                    .refuse(&at("lag"), format!("a lag of {lag}"), "a number of cycles, 0 or more")
                     .action("0 means on-policy; 0.5 lets half a cycle be ahead"),
             );
         }
@@ -42,19 +34,11 @@ pub(super) fn schedule(
     schedule.max_lag = fields.max_lag;
     schedule.drop_beyond = fields.drop_beyond.unwrap_or(schedule.drop_beyond);
     if schedule.drop_beyond && schedule.max_lag.is_none() {
-        refusals.push(scope.refuse(
-            &at("drop_beyond"),
-            "true without `max_lag`",
-            "`max_lag` as well",
-        ));
+        refusals.push(scope.refuse(&at("drop_beyond"), "true without `max_lag`", "`max_lag` as well"));
     }
     if let Some(share) = fields.oversample {
         if !(share.is_finite() && share >= 0.0) {
-            refusals.push(scope.refuse(
-                &at("oversample"),
-                format!("a share of {share}"),
-                "0 or more",
-            ));
+            refusals.push(scope.refuse(&at("oversample"), format!("a share of {share}"), "0 or more"));
         } else if share > 0.0 && !planner.oversampling {
             let refusal = scope.refuse(&at("oversample"), format!("a share of {share}"), "0");
             refusals.push(refusal.action("this program does not admit more groups than it trains"));
@@ -73,10 +57,7 @@ pub(super) fn schedule(
 /// Without dropping, a limit on the lag must leave room for the groups that may be ahead.
 pub(super) fn reachable(scope: &Scope, schedule: &Schedule, groups: u64, refusals: &mut Refusals) {
     let (ahead, reach) = (schedule.ahead(groups), schedule.reach(groups));
-    let Some(limit) = schedule
-        .max_lag
-        .filter(|limit| !schedule.drop_beyond && *limit < reach)
-    else {
+    let Some(limit) = schedule.max_lag.filter(|limit| !schedule.drop_beyond && *limit < reach) else {
         return;
     };
     let refusal = scope.refuse(
@@ -92,9 +73,5 @@ pub(super) fn reachable(scope: &Scope, schedule: &Schedule, groups: u64, refusal
 /// Where the phase's schedule is written: its own, else the pipeline's.
 fn key(scope: &Scope) -> String {
     let own = format!("phases.{}.schedule", scope.phase);
-    if scope.pipeline.get(&own).is_some() {
-        own
-    } else {
-        "schedule".to_owned()
-    }
+    if scope.pipeline.get(&own).is_some() { own } else { "schedule".to_owned() }
 }

@@ -24,10 +24,7 @@ pub(super) fn serve(
     if let Some(Names(named)) = &stage.serve {
         let mut served: Vec<String> = Vec::new();
         for partition in named {
-            let declared = scope
-                .pipeline
-                .get(&format!("partitions.{partition}"))
-                .is_some();
+            let declared = scope.pipeline.get(&format!("partitions.{partition}")).is_some();
             if served.contains(partition) {
                 refusals.push(scope.refuse(
                     &join(&key, "serve"),
@@ -37,11 +34,7 @@ pub(super) fn serve(
             } else if tables.contains_key(partition) {
                 served.push(partition.clone());
             } else if !declared {
-                let refusal = scope.refuse(
-                    &join(&key, "serve"),
-                    format!("`{partition}`"),
-                    "a partition",
-                );
+                let refusal = scope.refuse(&join(&key, "serve"), format!("`{partition}`"), "a partition");
                 refusals.push(refusal.nearest(partition, keys(&scope.pipeline, "partitions")));
             }
         }
@@ -49,20 +42,13 @@ pub(super) fn serve(
     }
     // A partition that only stages of other phases name is theirs.
     let of_others = |partition: &str| {
-        let names = |stage: &entry::Stage| {
-            stage
-                .serve
-                .as_ref()
-                .is_some_and(|s| s.0.iter().any(|p| p == partition))
-        };
+        let names = |stage: &entry::Stage| stage.serve.as_ref().is_some_and(|s| s.0.iter().any(|p| p == partition));
         let here = stages.iter().any(|(n, s)| members.contains(n) && names(s));
         !here && stages.iter().any(|(n, s)| !members.contains(n) && names(s))
     };
     let candidates: Vec<&String> = tables
         .iter()
-        .filter(|(name, table)| {
-            matches!(table.rows, Rows::Expand { every: None, .. }) && !of_others(name)
-        })
+        .filter(|(name, table)| matches!(table.rows, Rows::Expand { every: None, .. }) && !of_others(name))
         .map(|(name, _)| name)
         .collect();
     match candidates.as_slice() {
@@ -73,22 +59,14 @@ pub(super) fn serve(
                 "stages without `serve`, and no partition that the schedule admits",
                 "one to serve",
             );
-            refusals.push(refusal.action(
-                "declare a partition with `expand` and without `every`, or say `serve: [NAME]`",
-            ));
+            refusals
+                .push(refusal.action("declare a partition with `expand` and without `every`, or say `serve: [NAME]`"));
             Vec::new()
         }
         several => {
-            let names = several
-                .iter()
-                .map(|n| format!("`{n}`"))
-                .collect::<Vec<_>>()
-                .join(" and ");
-            let refusal = scope.refuse(
-                "stages",
-                format!("stages without `serve`, and {names} to choose from"),
-                "one of them",
-            );
+            let names = several.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" and ");
+            let refusal =
+                scope.refuse("stages", format!("stages without `serve`, and {names} to choose from"), "one of them");
             refusals.push(refusal.action("say `serve: [NAME]` in each"));
             Vec::new()
         }
@@ -107,18 +85,12 @@ pub(super) fn model(
         (None, None) => return None,
         (None, Some(kind)) => {
             let refusal = scope.refuse(&key, "no model", format!("a model of kind `{kind}`"));
-            refusals.push(refusal.action(format!(
-                "stage `{}` computes with one",
-                stage.implementation
-            )));
+            refusals.push(refusal.action(format!("stage `{}` computes with one", stage.implementation)));
             return None;
         }
         (Some(text), None) => {
             let refusal = scope.refuse(&key, format!("`{text}`"), "no model");
-            refusals.push(refusal.action(format!(
-                "stage `{}` computes without one",
-                stage.implementation
-            )));
+            refusals.push(refusal.action(format!("stage `{}` computes without one", stage.implementation)));
             return None;
         }
         (Some(text), Some(kind)) => (text, kind),
@@ -129,11 +101,8 @@ pub(super) fn model(
         Some((name, "cycle")) => (name, Some(Version::Cycle)),
         Some((name, "0")) => (name, Some(Version::Initial)),
         Some((name, other)) => {
-            let refusal = scope.refuse(
-                &key,
-                format!("`{text}`"),
-                format!("`{name}@live`, `{name}@cycle` or `{name}@0`"),
-            );
+            let refusal =
+                scope.refuse(&key, format!("`{text}`"), format!("`{name}@live`, `{name}@cycle` or `{name}@0`"));
             refusals.push(refusal.nearest(other, ["live", "cycle"]));
             return None;
         }
@@ -147,15 +116,9 @@ pub(super) fn model(
     if let Some(there) = declared.get("use").and_then(|node| node.as_str())
         && there != kind
     {
-        let refusal = scope.refuse(
-            &key,
-            format!("`{name}`, which is a `{there}`"),
-            format!("a model of kind `{kind}`"),
-        );
-        refusals.push(refusal.action(format!(
-            "stage `{}` computes with a `{kind}`",
-            stage.implementation
-        )));
+        let refusal =
+            scope.refuse(&key, format!("`{name}`, which is a `{there}`"), format!("a model of kind `{kind}`"));
+        refusals.push(refusal.action(format!("stage `{}` computes with a `{kind}`", stage.implementation)));
     }
     match (&info.training, version) {
         (Some(_), Some(_)) => {
@@ -169,10 +132,7 @@ pub(super) fn model(
         }
         _ => {}
     }
-    Some(ModelRef {
-        name: name.to_owned(),
-        version,
-    })
+    Some(ModelRef { name: name.to_owned(), version })
 }
 
 pub(super) fn per(
@@ -187,11 +147,7 @@ pub(super) fn per(
     let of_cycle = matches!(per, Per::Mini | Per::Cycle);
     let at_cycle = model.is_some_and(|m| m.version == Some(Version::Cycle));
     let mut refuse = |action: &str| {
-        let refusal = scope.refuse(
-            &join(key, "per"),
-            format!("`per: {per}`"),
-            "`per: mini` or `per: cycle`",
-        );
+        let refusal = scope.refuse(&join(key, "per"), format!("`per: {per}`"), "`per: mini` or `per: cycle`");
         refusals.push(refusal.action(action));
     };
     if info.training.is_some() && !of_cycle {
@@ -202,54 +158,26 @@ pub(super) fn per(
     per
 }
 
-pub(super) fn check_fields(
-    scope: &Scope,
-    key: &str,
-    stage: &entry::Stage,
-    info: &Ports,
-    refusals: &mut Refusals,
-) {
+pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info: &Ports, refusals: &mut Refusals) {
     if stage.from_cycle.is_some() && info.training.is_none() {
-        let refusal = scope.refuse(
-            &join(key, "from_cycle"),
-            "`from_cycle`",
-            "a stage that trains",
-        );
+        let refusal = scope.refuse(&join(key, "from_cycle"), "`from_cycle`", "a stage that trains");
         refusals.push(refusal.action("leave it out"));
     }
     if stage.attempts == Some(0) {
         refusals.push(scope.refuse(&join(key, "attempts"), "0 attempts", "at least 1"));
     }
-    let ports: Vec<&str> = info
-        .inputs
-        .iter()
-        .map(|p| p.name.as_str())
-        .chain(info.outputs.iter().map(|p| p.name.as_str()))
-        .collect();
-    for port in stage
-        .bind
-        .keys()
-        .filter(|port| !ports.contains(&port.as_str()))
-    {
-        let expected = if ports.is_empty() {
-            "no ports".into()
-        } else {
-            format!("one of the ports {}", ports.join(", "))
-        };
-        let refusal: Refusal = scope.refuse(
-            &format!("{key}.bind.{port}"),
-            format!("the port `{port}`"),
-            expected,
-        );
+    let ports: Vec<&str> =
+        info.inputs.iter().map(|p| p.name.as_str()).chain(info.outputs.iter().map(|p| p.name.as_str())).collect();
+    for port in stage.bind.keys().filter(|port| !ports.contains(&port.as_str())) {
+        let expected =
+            if ports.is_empty() { "no ports".into() } else { format!("one of the ports {}", ports.join(", ")) };
+        let refusal: Refusal = scope.refuse(&format!("{key}.bind.{port}"), format!("the port `{port}`"), expected);
         refusals.push(refusal.nearest(port, ports.iter().copied()));
     }
     for (tag, value) in &stage.filter {
         if value.is_array() || value.is_object() {
-            let refusal = scope.refuse(
-                &format!("{key}.where.{tag}"),
-                format!("`{value}`"),
-                "one value to compare the tag with",
-            );
+            let refusal =
+                scope.refuse(&format!("{key}.where.{tag}"), format!("`{value}`"), "one value to compare the tag with");
             refusals.push(refusal);
         }
     }

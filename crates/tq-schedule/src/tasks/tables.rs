@@ -1,12 +1,13 @@
 //! The partitions of a phase.
 
 use indexmap::IndexMap;
+use serde_json::Value as Json;
 use tq_config::{Refusals, join};
 
 use super::Table;
 use crate::entry::{self, Expand, Names};
 use crate::plan::{Note, Rows};
-use crate::planner::Planner;
+use crate::planner::{Planner, SourceFiles};
 use crate::port::{Extent, Output};
 use crate::scope::Scope;
 
@@ -16,37 +17,26 @@ pub(super) fn tables(
     planner: &Planner<'_>,
     scope: &Scope,
     declared: &IndexMap<String, entry::Partition>,
+    parameters: &Json,
     refusals: &mut Refusals,
     notes: &mut Vec<Note>,
 ) -> IndexMap<String, Table> {
     let mut sources = IndexMap::new();
     let mut tables = IndexMap::new();
-    let files = |name: &str, Names(files): &Names| Rows::Files {
-        files: files.clone(),
-        count: planner.rows.and_then(|count| count(name, files)),
-    };
+    let files = |Names(files): &Names| Rows::Files { files: files.clone(), count: None };
     for (name, partition) in declared {
         let key = format!("partitions.{name}");
         let only_expanded = |field: &str, set: bool, refusals: &mut Refusals| {
             if set {
-                let refusal = scope.refuse(
-                    &join(&key, field),
-                    format!("`{field}` without `expand`"),
-                    "`expand` as well",
-                );
+                let refusal =
+                    scope.refuse(&join(&key, field), format!("`{field}` without `expand`"), "`expand` as well");
                 refusals.push(refusal.action("only rows born at admission have it"));
             }
         };
-        let ways = [
-            partition.files.is_some(),
-            partition.expand.is_some(),
-            partition.columns.is_some(),
-        ];
+        let ways = [partition.files.is_some(), partition.expand.is_some(), partition.columns.is_some()];
         let refuse = |found: &str, refusals: &mut Refusals| {
             let refusal = scope.refuse(&key, found, "one of `files`, `expand` and `columns`");
-            refusals.push(refusal.action(
-                "rows are read from files, born from another partition's, or put by clients",
-            ));
+            refusals.push(refusal.action("rows are read from files, born from another partition's, or put by clients"));
         };
         if ways.iter().filter(|way| **way).count() > 1 {
             refuse("several ways to get rows", refusals);
@@ -66,7 +56,7 @@ pub(super) fn tables(
         };
         match (&partition.files, &partition.expand, &partition.columns) {
             (Some(paths), ..) => {
-                sources.insert(name.clone(), table(files(name, paths), Vec::new()));
+                sources.insert(name.clone(), table(files(paths), Vec::new()));
             }
             (None, None, Some(columns)) => {
                 let put = columns.iter().map(|(column, put)| {
@@ -79,11 +69,7 @@ pub(super) fn tables(
             (None, Some(expand), _) => {
                 let n = partition.n.unwrap_or(1);
                 if n == 0 {
-                    let refusal = scope.refuse(
-                        &join(&key, "n"),
-                        "groups of 0 rows",
-                        "at least 1 row a group",
-                    );
+                    let refusal = scope.refuse(&join(&key, "n"), "groups of 0 rows", "at least 1 row a group");
                     refusals.push(refusal.action("set actor_rollout_ref.rollout.n, or `n` here"));
                 }
                 let every = match partition.every {
@@ -92,10 +78,7 @@ pub(super) fn tables(
                     Some(cycles) => {
                         let note = Note {
                             key: key.clone(),
-                            at: scope
-                                .pipeline
-                                .get(&key)
-                                .map_or(String::new(), |n| n.place().to_string()),
+                            at: scope.pipeline.get(&key).map_or(String::new(), |n| n.place().to_string()),
                             reason: format!("`every` is {cycles}: it is never evaluated"),
                         };
                         if !notes.contains(&note) {
@@ -108,44 +91,46 @@ pub(super) fn tables(
                     Expand::Partition(source) => source.clone(),
                     Expand::Files(paths) => {
                         let source = format!("{name}-prompts");
-                        let rows = files(&source, paths);
+                        let rows = files(paths);
                         let key = join(&key, "expand");
-                        let table = Table {
-                            rows,
-                            link: Vec::new(),
-                            put: Vec::new(),
-                            keep: IndexMap::new(),
-                            key,
-                        };
+                        let table = Table { rows, link: Vec::new(), put: Vec::new(), keep: IndexMap::new(), key };
                         sources.insert(source.clone(), table);
                         source
                     }
                 };
-                tables.insert(
-                    name.clone(),
-                    table(Rows::Expand { source, n, every }, Vec::new()),
-                );
+                tables.insert(name.clone(), table(Rows::Expand { source, n, every }, Vec::new()));
             }
         }
     }
     for table in tables.values() {
         if let Rows::Expand { source, .. } = &table.rows
             && !sources.contains_key(source)
-            && (tables.contains_key(source)
-                || scope
-                    .pipeline
-                    .get(&format!("partitions.{source}"))
-                    .is_none())
+            && (tables.contains_key(source) || scope.pipeline.get(&format!("partitions.{source}")).is_none())
         {
             let key = join(&table.key, "expand");
-            let refusal = scope.refuse(
-                &key,
-                format!("`{source}`"),
-                "a partition with `files` or `columns`",
-            );
+            let refusal = scope.refuse(&key, format!("`{source}`"), "a partition with `files` or `columns`");
             refusals.push(refusal.nearest(source, sources.keys().map(String::as_str)));
         }
     }
+    count(planner, parameters, &mut sources, &tables);
     sources.extend(tables);
     sources
+}
+
+/// Counts the rows of every source of files.
+fn count(
+    planner: &Planner<'_>,
+    parameters: &Json,
+    sources: &mut IndexMap<String, Table>,
+    tables: &IndexMap<String, Table>,
+) {
+    let Some(counter) = planner.rows else { return };
+    for (partition, table) in sources {
+        let evaluated = tables
+            .values()
+            .any(|t| matches!(&t.rows, Rows::Expand { source, every: Some(_), .. } if source == partition));
+        if let Rows::Files { files, count } = &mut table.rows {
+            *count = counter(&SourceFiles { partition, files, evaluated, parameters });
+        }
+    }
 }

@@ -6,16 +6,13 @@ use std::path::PathBuf;
 
 use serde_json::Value as Json;
 use tq_schedule::port::{Dtype, Extent, Input, Kind, Output, Per};
-use tq_schedule::{DescribeError, Override, Plan, Planner, Ports, Query, Refusals, StageCatalog};
+use tq_schedule::{DescribeError, Override, Plan, Planner, Ports, Query, Refusals, SourceFiles, StageCatalog};
 
 /// Ports of the built-in stages under given parameters.
 pub struct Builtin;
 
 fn ragged(dtype: Dtype) -> Kind {
-    Kind::Ragged {
-        dtype,
-        inner: Vec::new(),
-    }
+    Kind::Ragged { dtype, inner: Vec::new() }
 }
 
 fn tokens(name: &str) -> Input {
@@ -35,25 +32,15 @@ fn written(name: &str) -> Output {
 }
 
 fn old_log_probs() -> Input {
-    floats("old_log_probs")
-        .from_first_of(&["old_log_probs", "rollout_log_probs"])
-        .requires("distribution", "full")
+    floats("old_log_probs").from_first_of(&["old_log_probs", "rollout_log_probs"]).requires("distribution", "full")
 }
 
 impl StageCatalog for Builtin {
     fn describe(&self, query: &Query<'_>) -> Result<Ports, DescribeError> {
-        let number = |path: &str| {
-            query
-                .parameters
-                .pointer(path)
-                .and_then(Json::as_u64)
-                .unwrap_or(0)
-        };
+        let number = |path: &str| query.parameters.pointer(path).and_then(Json::as_u64).unwrap_or(0);
         let flag = |path: &str| query.parameters.pointer(path) == Some(&Json::Bool(true));
         let rollout = &query.parameters["actor_rollout_ref"]["rollout"];
-        let estimator = query.parameters["algorithm"]["adv_estimator"]
-            .as_str()
-            .unwrap_or_default();
+        let estimator = query.parameters["algorithm"]["adv_estimator"].as_str().unwrap_or_default();
         let full = rollout["top_k"] == -1 && rollout["top_p"].as_f64().is_some_and(|p| p >= 1.0);
         let actor = "actor_rollout_ref.actor";
         Ok(match query.stage {
@@ -68,10 +55,7 @@ impl StageCatalog for Builtin {
                 ],
             )
             .configured_by(&["data"]),
-            "validation" => Ports::new(
-                vec![floats("token_level_scores"), text("data_source")],
-                vec![],
-            ),
+            "validation" => Ports::new(vec![floats("token_level_scores"), text("data_source")], vec![]),
             "rollout" => Ports::new(
                 vec![tokens("prompt")],
                 vec![
@@ -101,45 +85,26 @@ impl StageCatalog for Builtin {
             .model("causal-lm")
             .per(Per::Mini)
             .configured_by(&["actor_rollout_ref.ref"]),
-            "value" => Ports::new(
-                vec![tokens("prompt"), tokens("responses")],
-                vec![written("values")],
-            )
-            .model("value-lm")
-            .per(Per::Mini)
-            .configured_by(&["critic"]),
+            "value" => Ports::new(vec![tokens("prompt"), tokens("responses")], vec![written("values")])
+                .model("value-lm")
+                .per(Per::Mini)
+                .configured_by(&["critic"]),
             "kl-reward" => Ports::new(
-                vec![
-                    floats("token_level_scores"),
-                    old_log_probs(),
-                    floats("ref_log_probs"),
-                ],
+                vec![floats("token_level_scores"), old_log_probs(), floats("ref_log_probs")],
                 vec![written("token_level_rewards")],
             )
             .per(Per::Cycle)
             .configured_by(&["algorithm"]),
             "advantage" => {
-                let rewards = floats("token_level_rewards")
-                    .from_first_of(&["token_level_rewards", "token_level_scores"]);
-                let inputs = if estimator == "gae" {
-                    vec![rewards, floats("values")]
-                } else {
-                    vec![rewards]
-                };
-                Ports::new(
-                    inputs,
-                    vec![written("advantages"), written("returns").optional()],
-                )
-                .per(Per::Group)
-                .configured_by(&["algorithm"])
+                let rewards =
+                    floats("token_level_rewards").from_first_of(&["token_level_rewards", "token_level_scores"]);
+                let inputs = if estimator == "gae" { vec![rewards, floats("values")] } else { vec![rewards] };
+                Ports::new(inputs, vec![written("advantages"), written("returns").optional()])
+                    .per(Per::Group)
+                    .configured_by(&["algorithm"])
             }
             "policy-update" => {
-                let mut inputs = vec![
-                    tokens("prompt"),
-                    tokens("responses"),
-                    old_log_probs(),
-                    floats("advantages"),
-                ];
+                let mut inputs = vec![tokens("prompt"), tokens("responses"), old_log_probs(), floats("advantages")];
                 if flag("/actor_rollout_ref/actor/use_kl_loss") {
                     inputs.push(floats("ref_log_probs"));
                 }
@@ -151,12 +116,7 @@ impl StageCatalog for Builtin {
                     .configured_by(&[actor])
             }
             "value-update" => {
-                let inputs = vec![
-                    tokens("prompt"),
-                    tokens("responses"),
-                    floats("values"),
-                    floats("returns"),
-                ];
+                let inputs = vec![tokens("prompt"), tokens("responses"), floats("values"), floats("returns")];
                 Ports::new(inputs, vec![])
                     .model("value-lm")
                     .trains(
@@ -171,10 +131,9 @@ impl StageCatalog for Builtin {
                 .trains(number("/data/train_batch_size"), "data.train_batch_size", 1)
                 .configured_by(&[actor]),
             // Stands for a user's stage that adds a column to the source.
-            "grade" => Ports::new(
-                vec![tokens("prompt")],
-                vec![Output::new("grade", Kind::Utf8).extent(Extent::Fixed(8))],
-            ),
+            "grade" => {
+                Ports::new(vec![tokens("prompt")], vec![Output::new("grade", Kind::Utf8).extent(Extent::Fixed(8))])
+            }
             // Stands for a user's stage: its own settings, a column of another type.
             "length-penalty" => {
                 let weight = query.with.get("weight").unwrap_or(&Json::Null);
@@ -187,13 +146,7 @@ impl StageCatalog for Builtin {
                 }
                 Ports::new(
                     vec![tokens("responses"), floats("token_level_scores")],
-                    vec![Output::new(
-                        "length_penalty",
-                        Kind::Dense {
-                            dtype: Dtype::F32,
-                            shape: Vec::new(),
-                        },
-                    )],
+                    vec![Output::new("length_penalty", Kind::Dense { dtype: Dtype::F32, shape: Vec::new() })],
                 )
             }
             _ => return Err(DescribeError::Unknown),
@@ -224,23 +177,18 @@ impl StageCatalog for Builtin {
 }
 
 /// 650 training prompts and 160 held out.
-pub fn count(partition: &str, _: &[String]) -> Option<u64> {
-    Some(if partition == "prompts" { 650 } else { 160 })
+pub fn count(source: &SourceFiles<'_>) -> Option<u64> {
+    Some(if source.evaluated { 160 } else { 650 })
 }
 
 /// A pipeline of the repository.
 pub fn pipeline(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../../pipelines")
-        .join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../pipelines").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 pub fn overrides(arguments: &[&str]) -> Vec<Override> {
-    arguments
-        .iter()
-        .map(|a| Override::parse(a).unwrap())
-        .collect()
+    arguments.iter().map(|a| Override::parse(a).unwrap()).collect()
 }
 
 /// Plans one of the repository's pipelines.
@@ -250,7 +198,5 @@ pub fn plan(name: &str, arguments: &[&str]) -> Result<Plan, Refusals> {
 
 /// Plans a pipeline given as text.
 pub fn plan_text(text: &str, name: &str, arguments: &[&str]) -> Result<Plan, Refusals> {
-    Planner::new(&Builtin)
-        .rows(&count)
-        .plan_text(text, name, &overrides(arguments))
+    Planner::new(&Builtin).rows(&count).plan_text(text, name, &overrides(arguments))
 }

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 use super::{
     super::{
+        bits::Bits,
         build,
         command::{CellWrite, DropRows, NewRow},
         definition::{self, Gate},
         event::Admitted,
-        bits::Bits,
         state::{
             State, Wake,
             cursor::{Counted, Delta, Tally},
-            pages::Row,
+            pages::{Label, Row},
             table::{Batch, Group, Round, set_bits},
         },
     },
@@ -66,15 +66,15 @@ impl State {
     pub(super) fn rows_put(&mut self, id: PartitionId, first: RowId, rows: &[NewRow], cells: &[CellWrite]) {
         self.scratch.schedule = true;
         let open = |child: &&PartitionId| self.tables.get(child).is_some_and(|table| !table.closed);
-        let holds = self.tables.get(&id).map_or(0, |table| table.children.iter().filter(open).count() as u32);
+        let holds = self.tables.get(&id).map_or(0, |table| table.children.iter().filter(open).count() as u16);
         let Some(mut scope) = self.scope(id) else { return };
         for (id, new) in (first.0..).map(RowId).zip(rows) {
-            let tags = (!new.tags.is_empty()).then(|| Box::new(new.tags.clone()));
-            let key = new.key.as_deref().map(Box::from);
             if let Some(key) = &new.key {
                 scope.table.keys.insert(key.clone(), id);
             }
-            scope.insert(id, Row { group: GroupId(id.0), holds, key, tags, ..Row::default() });
+            let label = Label { key: new.key.as_deref().map(Box::from), tags: new.tags.clone(), span: None };
+            let label = (label != Label::default()).then(|| Box::new(label));
+            scope.insert(id, Row { group: GroupId(id.0), holds, label, ..Row::default() });
         }
         scope.enroll(first, rows.len() as u64);
         cells.iter().for_each(|write| scope.write(write));

@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        command::{CellWrite, RowNote, Sizes},
+        command::{CellWrite, RowNote},
         state::{
             pages::{Run, place},
             table::{Chunk, Open, set_bits},
@@ -18,11 +18,12 @@ impl Scope<'_> {
         for note in notes {
             let Some(row) = self.table.pages.get_mut(note.row) else { continue };
             if !note.tags.is_empty() {
-                let tags = row.tags.get_or_insert_default();
-                tags.extend(note.tags.iter().map(|(name, tag)| (name.clone(), tag.clone())));
+                let label = row.label.get_or_insert_default();
+                label.tags.extend(note.tags.iter().map(|(name, tag)| (name.clone(), tag.clone())));
             }
             let Some(span) = note.span else { continue };
-            let fresh = row.span.replace(span).is_none();
+            let fresh = row.label.get_or_insert_default().span.replace(span).is_none();
+            self.scratch.schedule |= self.progress.as_ref().is_some_and(|progress| progress.plan.drop_beyond);
             if let Some(group) = self.table.groups.get_mut(&row.group) {
                 group.noted += u32::from(fresh);
                 group.sampled = Some(group.sampled.map_or(span.first, |first| first.min(span.first)));
@@ -63,6 +64,7 @@ impl Scope<'_> {
             }
             let generation = if held { self.replace(row, column) } else { 0 };
             let (page, at) = place(row);
+            self.table.pages.page_mut(page).expect("invariant: the row is live").set_size(column, at, size);
             match &mut building {
                 Some((number, run))
                     if *number == page
@@ -72,24 +74,18 @@ impl Scope<'_> {
                 {
                     run.len += 1;
                     run.live += 1;
-                    if let Sizes::Each(each) = &mut run.sizes {
-                        each.push(size);
-                    }
                 }
                 other => {
-                    let sizes = match write.sizes {
-                        Sizes::Uniform(bytes) => Sizes::Uniform(bytes),
-                        Sizes::Each(_) => Sizes::Each(vec![size]),
-                    };
-                    let run = Run { at, len: 1, live: 1, chunk: write.chunk, slot, generation, sizes };
+                    let (chunk, column) = (write.chunk, write.column.0 as u8);
+                    let run = Run { column, at, len: 1, live: 1, slot, chunk, generation };
                     if let Some((page, run)) = other.replace((page, run)) {
-                        self.place(column, page, run);
+                        self.place(page, run);
                     }
                 }
             }
         }
         if let Some((page, run)) = building {
-            self.place(column, page, run);
+            self.place(page, run);
         }
         if write.seal {
             write.rows.iter().for_each(|row| self.sealed(row, column));
@@ -97,10 +93,10 @@ impl Scope<'_> {
         self.reclaim(write.chunk);
     }
 
-    fn place(&mut self, column: usize, page: u64, run: Run) {
+    fn place(&mut self, page: u64, run: Run) {
         let chunk = run.chunk;
         let page = self.table.pages.page_mut(page).expect("invariant: the run's rows are live");
-        if page.add(column, run) {
+        if page.add(run) {
             self.runs(chunk, 1);
         }
     }
@@ -132,11 +128,7 @@ impl Scope<'_> {
     fn replace(&mut self, row: RowId, column: usize) -> u32 {
         let (number, offset) = place(row);
         let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
-        let held: Vec<bool> = (0..super::super::state::pages::PAGE as u16)
-            .map(|o| page.row(o).is_some_and(|row| row.held & 1 << column != 0))
-            .collect();
-        let (cell, runs) =
-            page.punch(column, offset, |o| held[usize::from(o)]).expect("invariant: a held cell lies in a run");
+        let (cell, runs) = page.punch(column, offset).expect("invariant: a held cell lies in a run");
         let field = &mut self.table.fields[column];
         field.cells -= 1;
         field.live -= u64::from(cell.bytes);
@@ -159,6 +151,8 @@ impl Scope<'_> {
         }
         let field = &self.table.fields[column];
         let readers = field.readers;
+        // Children may expand the row now.
+        self.scratch.schedule |= field.linked;
         let unread = !field.linked && readers != 0 && readers & (owing | pending) == 0;
         self.table.reserved -= if row.void & bit == 0 { field.def.max_bytes.unwrap_or(0) } else { 0 };
         self.completed(id, group, before);
@@ -195,17 +189,14 @@ impl Scope<'_> {
         if self.table.lasting() {
             return;
         }
-        let (number, offset) = place(id);
-        let Some(page) = self.table.pages.page_mut(number) else { return };
-        let Some(row) = page.row_mut(offset) else { return };
+        let Some(row) = self.table.pages.get_mut(id) else { return };
         let wanted = row.wanted();
         let idle = wanted == 0 && row.holds == 0;
         let mut free = 0_u64;
         for column in set_bits(row.held & !self.table.kept) {
             let field = &self.table.fields[column];
-            let unread = (field.readers != 0 || field.linked)
-                && field.readers & wanted == 0
-                && !(field.linked && row.holds > 0);
+            let unread =
+                (field.readers != 0 || field.linked) && field.readers & wanted == 0 && !(field.linked && row.holds > 0);
             free |= u64::from(idle || unread) << column;
         }
         row.held &= !free;
@@ -256,12 +247,12 @@ impl Scope<'_> {
         let incomplete = self.table.cut_on & missing != 0;
         self.table.live.remove(id.0);
         let row = self.table.pages.remove(id).expect("invariant: found above");
-        if let Some(key) = row.key {
-            self.table.keys.remove(&*key);
+        if let Some(key) = row.key() {
+            self.table.keys.remove(key);
         }
         let Some(found) = self.table.groups.get_mut(&group) else { return };
         found.live -= 1;
-        found.noted -= u32::from(row.span.is_some());
+        found.noted -= u32::from(row.span().is_some());
         found.owed -= u32::from(!unowed);
         found.incomplete -= u32::from(incomplete);
         let (live, owed, whole) = (found.live, found.owed, found.incomplete == 0);

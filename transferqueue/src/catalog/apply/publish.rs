@@ -23,13 +23,7 @@ impl State {
     }
 
     /// The publication: one event for every model and every row of the cycle.
-    pub(super) fn cycle_published(
-        &mut self,
-        cycle: Option<u64>,
-        version: u64,
-        lineage: u64,
-        models: &[Published],
-    ) {
+    pub(super) fn cycle_published(&mut self, cycle: Option<u64>, version: u64, lineage: u64, models: &[Published]) {
         self.version = version;
         for published in models {
             let model = &mut self.models[usize::from(published.model.0)];
@@ -52,8 +46,13 @@ impl State {
     fn cycle_ended(&mut self, cycle: u64) {
         let Some(partition) = self.progress.as_ref().map(|progress| progress.partition) else { return };
         let Some(mut scope) = self.scope(partition) else { return };
-        let groups: Vec<GroupId> =
-            scope.table.batches.range((cycle, 0)..(cycle + 1, 0)).flat_map(|(_, batch)| &batch.groups).copied().collect();
+        let groups: Vec<GroupId> = scope
+            .table
+            .batches
+            .range((cycle, 0)..(cycle + 1, 0))
+            .flat_map(|(_, batch)| &batch.groups)
+            .copied()
+            .collect();
         for id in groups {
             let Some(group) = scope.table.groups.get_mut(&id) else { continue };
             group.retired = true;
@@ -108,7 +107,6 @@ impl State {
     /// After a restore: nobody holds anything, what only a worker's memory held is undone, and a new lineage begins.
     pub(super) fn restored(&mut self, lineage: u64) {
         self.lineage = lineage;
-        self.incarnation += 1;
         (self.scratch.schedule, self.scratch.versions) = (true, true);
         let leases: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in leases {

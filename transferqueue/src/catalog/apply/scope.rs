@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use super::super::{
+    definition::Gate,
     state::{
         Lease, Scratch, State, Wake,
         cursor::{Counted, Cursor, Delta},
         cycle::Progress,
         table::{Table, set_bits},
     },
-    definition::Gate,
 };
 use crate::ids::{GroupId, LeaseId, PartitionId, RowId, TaskId};
 

@@ -97,7 +97,8 @@ fn bound(table: &Table, cursor: &Cursor, version: impl Fn() -> Option<u64>, grou
 fn rows(state: &State, table: &Table, cursor: &Cursor, id: TaskId, limit: u64) -> Option<Rows> {
     let lowest = RowId(cursor.ready.min()?);
     let version = || table.pages.get(lowest).map(|row| table.origin(lowest, row).1);
-    let weight = |row: u64| state.length(table, cursor, RowId(row));
+    let length = state.length(table, cursor);
+    let weight = |row: u64| length(RowId(row));
     let pool = Pool::new(&cursor.ready, bound(table, cursor, version, false), &weight);
     let chosen = sampler::of(cursor.def.sampling).choose(&pool, limit, &mut rng(state, id));
     Some(chosen.into_iter().map(RowId).collect())
@@ -108,7 +109,8 @@ fn groups(state: &State, table: &Table, cursor: &Cursor, id: TaskId, limit: u64)
     let version = || table.groups.get(&lowest).map(|group| group.version);
     let of_group = |group: u64| table.groups.get(&GroupId(group)).into_iter().flat_map(|group| group.rows());
     let ready = |group: u64| of_group(group).filter(|row| cursor.ready.contains(row.0));
-    let weight = |group: u64| ready(group).map(|row| state.length(table, cursor, row)).sum();
+    let length = state.length(table, cursor);
+    let weight = |group: u64| ready(group).map(&length).sum();
     let pool = Pool::new(&cursor.ready_groups, bound(table, cursor, version, true), &weight);
     let chosen = sampler::of(cursor.def.sampling).choose(&pool, limit, &mut rng(state, id));
     Some(chosen.into_iter().flat_map(ready).collect())

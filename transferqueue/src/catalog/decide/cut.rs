@@ -1,9 +1,9 @@
 //! Batches are cut: which groups, in which order, and when none is waited for any longer.
 
 use super::super::{
+    command::DropRows,
     definition::{CutGrain, Order, Schedule, WeightRule},
     event::Event,
-    command::DropRows,
     state::{
         State,
         cycle::Progress,
@@ -60,14 +60,14 @@ fn no_more(state: &State, progress: &Progress) -> bool {
 /// The next `take` groups by the schedule's order, sorted by id; `None` while one of them is waited for. `open`: groups
 /// that the cycle still takes, these included.
 fn choose(state: &State, progress: &Progress, table: &Table, take: usize, open: u64) -> Option<Vec<GroupId>> {
-    let complete = |id: &GroupId| table.groups.get(id).is_some_and(|group| group.completed.is_some());
     let mut chosen = match progress.plan.order {
-        Order::Admission => progress.uncut.iter().take(take).copied().collect(),
-        Order::Completion => urgent(state.version, progress, table, take, open),
+        Order::Admission => {
+            let complete = |id: &GroupId| table.groups.get(id).is_some_and(|group| group.completed.is_some());
+            let next: Vec<GroupId> = progress.uncut.iter().take(take).copied().collect();
+            next.iter().all(complete).then_some(next)?
+        }
+        Order::Completion => urgent(state.version, progress, table, take, open)?,
     };
-    if !chosen.iter().all(complete) {
-        return None;
-    }
     for id in progress.complete.values() {
         if chosen.len() >= take {
             break;
@@ -80,23 +80,40 @@ fn choose(state: &State, progress: &Progress, table: &Table, take: usize, open: 
     (chosen.len() == take).then_some(chosen)
 }
 
-/// In completion order under `max_lag` without dropping: the oldest groups that must be in this cut, so that no group is
-/// ever too old. A group of lag l may wait max_lag − l more cycles; earliest deadlines first, as many as the places of
-/// later cuts (the rest of this cycle, B in each cycle to come) cannot take.
-fn urgent(version: u64, progress: &Progress, table: &Table, take: usize, open: u64) -> Vec<GroupId> {
+/// In completion order under `max_lag` without dropping: the complete groups that this cut cannot leave to later ones;
+/// `None` while too few of the old ones are complete.
+///
+/// A group of lag l may be left for at most max_lag − l more cycles: its deadline. By deadline d, later cuts have the rest
+/// of this cycle and B places in each of d more cycles, so of the groups with deadline ≤ d at least as many as do not fit
+/// there must be cut now. The lag of a group that is not sampled yet is counted from its admission.
+fn urgent(version: u64, progress: &Progress, table: &Table, take: usize, open: u64) -> Option<Vec<GroupId>> {
     let plan = &progress.plan;
-    let Some(max) = plan.max_lag.filter(|_| !plan.drop_beyond) else { return Vec::new() };
-    let lag = |group: &Group| version - group.oldest(group.version);
-    let mut by_age: Vec<(u64, GroupId)> = progress
-        .uncut
-        .iter()
-        .filter_map(|id| table.groups.get(id).map(|group| (max.saturating_sub(lag(group)), *id)))
-        .collect();
-    by_age.sort_unstable();
-    let later = |deadline: u64| open - take as u64 + deadline * plan.groups_per_cycle;
-    let counted = by_age.iter().zip(1..).map(|(&(deadline, _), n): (_, u64)| n.saturating_sub(later(deadline)));
-    let must = counted.max().unwrap_or(0).min(take as u64);
-    by_age.into_iter().take(must as usize).map(|(_, id)| id).collect()
+    let mut chosen = Vec::new();
+    let Some(max) = plan.max_lag.filter(|_| !plan.drop_beyond) else { return Some(chosen) };
+    let deadline = |id: &GroupId| {
+        let group = &table.groups[id];
+        max.saturating_sub(version - group.oldest(group.version))
+    };
+    let mut deadlines: Vec<u64> = progress.uncut.iter().map(deadline).collect();
+    deadlines.sort_unstable();
+    let mut n = 0;
+    while let Some(&due) = deadlines.get(n) {
+        n += deadlines[n..].iter().take_while(|d| **d == due).count();
+        let later = open - take as u64 + due * plan.groups_per_cycle;
+        let now = (n as u64).saturating_sub(later).min(take as u64) as usize;
+        for id in progress.complete.values().filter(|id| deadline(id) <= due) {
+            if chosen.len() >= now {
+                break;
+            }
+            if !chosen.contains(id) {
+                chosen.push(*id);
+            }
+        }
+        if chosen.len() < now {
+            return None;
+        }
+    }
+    Some(chosen)
 }
 
 /// Rounds whose groups are all complete: one batch each.

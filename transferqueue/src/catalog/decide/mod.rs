@@ -48,12 +48,7 @@ impl Decision {
 ///
 /// # Errors
 /// A [`Refusal`] says what is wrong with the call; the state is as before.
-pub fn decide(
-    state: &State,
-    command: &Command,
-    caller: Option<SessionId>,
-    now: Millis,
-) -> Result<Decision, Refusal> {
+pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: Millis) -> Result<Decision, Refusal> {
     let session = || caller.ok_or(Refusal::NoSession);
     match command {
         Command::OpenSession { name } => Ok(leases::open_session(state, name, now)),

@@ -16,11 +16,7 @@ use super::{
 };
 use crate::ids::{PartitionId, RowId, Rows, SessionId};
 
-pub(super) fn create(
-    state: &State,
-    partition: &Partition,
-    owner: Option<SessionId>,
-) -> Result<Decision, Refusal> {
+pub(super) fn create(state: &State, partition: &Partition, owner: Option<SessionId>) -> Result<Decision, Refusal> {
     check::columns(partition)?;
     let name = &partition.name;
     if matches!(partition.birth, Birth::Expand { .. }) {
@@ -69,12 +65,7 @@ pub(super) fn close(state: &State, id: PartitionId) -> Result<Decision, Refusal>
     Ok(Decision::done(if table.closed { Vec::new() } else { vec![closed] }))
 }
 
-pub(super) fn put(
-    state: &State,
-    id: PartitionId,
-    rows: &[NewRow],
-    cells: &[CellWrite],
-) -> Result<Decision, Refusal> {
+pub(super) fn put(state: &State, id: PartitionId, rows: &[NewRow], cells: &[CellWrite]) -> Result<Decision, Refusal> {
     let table = state.table(id)?;
     let Birth::Put { capacity } = table.birth else {
         return Err(Refusal::Partition {
@@ -83,7 +74,7 @@ pub(super) fn put(
             hint: "put into the partition it expands".into(),
         });
     };
-    if state.needs_no_more(table) {
+    if state.over() && state.needs_no_more(table) {
         return Ok(Decision::nothing(Reply::Ended));
     }
     if table.closed {
@@ -146,9 +137,8 @@ pub(super) fn finite(table: &Table, row: RowId, tags: &Tags) -> Result<(), Refus
 /// A put brings every column that no task writes, sealed, for every row.
 fn check_cells(table: &Table, rows: u64, cells: &[CellWrite]) -> Result<(), Refusal> {
     let partition = &table.name;
-    let refuse = |found: String, expected: String| {
-        Err(Refusal::Cells { partition: partition.clone(), found, expected })
-    };
+    let refuse =
+        |found: String, expected: String| Err(Refusal::Cells { partition: partition.clone(), found, expected });
     let mut covered = 0_u64;
     for write in cells {
         let field = write::field(table, write.column)?;

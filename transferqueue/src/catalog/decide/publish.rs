@@ -116,7 +116,8 @@ fn trained(
         let worker = state.sessions.get(by).map_or("?", |session| session.name.as_str());
         return refuse(
             format!("cycle {cycle} of `{name}` was trained by session {by} ({worker}), another one offers it"),
-            "only the session whose memory holds the training offers it; once that is lost, claim and train again".into(),
+            "only the session whose memory holds the training offers it; once that is lost, claim and train again"
+                .into(),
         );
     }
     let training = state.cursors.iter().filter(|cursor| cursor.trains_in(cycle));
@@ -164,12 +165,7 @@ fn publish(state: &State, own: (ModelId, &Part), cycle: Option<u64>, version: u6
     events.extend(superseded);
 }
 
-pub(super) fn pin(
-    state: &State,
-    id: ModelId,
-    wanted: Option<u64>,
-    session: SessionId,
-) -> Result<Decision, Refusal> {
+pub(super) fn pin(state: &State, id: ModelId, wanted: Option<u64>, session: SessionId) -> Result<Decision, Refusal> {
     let model = state.versions(id)?;
     let name = &state.definition.models[usize::from(id.0)].name;
     let version = wanted.or(model.newest().map(|(version, _)| version));

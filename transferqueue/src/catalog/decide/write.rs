@@ -42,9 +42,8 @@ pub(super) fn check_shape(table: &Table, write: &CellWrite) -> Result<(), Refusa
     let field = field(table, write.column)?;
     let name = &field.def.name;
     let rows = write.rows.len();
-    let refuse = |found: String, expected: String| {
-        Err(Refusal::Cells { partition: table.name.clone(), found, expected })
-    };
+    let refuse =
+        |found: String, expected: String| Err(Refusal::Cells { partition: table.name.clone(), found, expected });
     if let Sizes::Each(each) = &write.sizes
         && each.len() as u64 != rows
     {
@@ -132,7 +131,8 @@ pub(super) fn commit(
 
 pub(super) fn drop_outside(state: &State, id: PartitionId, drop: &DropRows) -> Result<Decision, Refusal> {
     let rows = droppable(state, id, drop, &Bits::default())?;
-    let dropped = Event::RowsDropped { partition: id, drop: DropRows { rows: rows.clone(), reason: drop.reason.clone() } };
+    let dropped =
+        Event::RowsDropped { partition: id, drop: DropRows { rows: rows.clone(), reason: drop.reason.clone() } };
     Ok(Decision::done(if rows.is_empty() { Vec::new() } else { vec![dropped] }))
 }
 
@@ -170,7 +170,8 @@ fn check_cells(table: &Table, cursor: &Cursor, id: LeaseId, lease: &Lease, cells
         check_shape(table, write)?;
         split(id, lease, &write.rows)?;
         let rows = Bits::from(&write.rows);
-        if let Some((_, other)) = touched.iter().find(|(c, other)| *c == write.column && !other.intersection(&rows).is_empty())
+        if let Some((_, other)) =
+            touched.iter().find(|(c, other)| *c == write.column && !other.intersection(&rows).is_empty())
         {
             let found = format!("column `{name}`, rows {}, twice in one call", other.intersection(&rows).rows());
             return Err(Refusal::Cells { partition: table.name.clone(), found, expected: "each cell once".into() });
@@ -194,9 +195,10 @@ fn check_cell(table: &Table, write: &CellWrite, name: &str, id: RowId) -> Result
     if row.sealed & bit == 0 {
         return match write.replaces {
             None => Ok(()),
-            Some(generation) => {
-                refuse(format!("generation {generation} was to be replaced, but nothing is sealed"), "write it without `replaces`")
-            }
+            Some(generation) => refuse(
+                format!("generation {generation} was to be replaced, but nothing is sealed"),
+                "write it without `replaces`",
+            ),
         };
     }
     if row.held & bit == 0 {
@@ -254,7 +256,10 @@ fn check_span(state: &State, table: &Table, cursor: &Cursor, id: RowId, span: Sp
     let Some(group) = table.groups.get(&row.group) else { return Ok(()) };
     let admitted = group.version;
     let exact = cursor.one_version
-        || state.progress.as_ref().is_some_and(|p| p.partition == cursor.partition && p.plan.weights == WeightRule::Exact);
+        || state
+            .progress
+            .as_ref()
+            .is_some_and(|p| p.partition == cursor.partition && p.plan.weights == WeightRule::Exact);
     match () {
         () if exact && span.first != admitted => refuse(format!("first = {admitted}, the version at its admission")),
         () if span.first < admitted => refuse(format!("first ≥ {admitted}, the version at its admission")),
@@ -279,9 +284,7 @@ fn droppable(state: &State, id: PartitionId, drop: &DropRows, except: &Bits) -> 
     let expanded = state.expanded(table);
     let (mut rows, mut seen) = (Rows::default(), Bits::default());
     for row in drop.rows.iter() {
-        let no_row = |hint: &str| {
-            Err(Refusal::NoRow { partition: table.name.clone(), row, hint: hint.into() })
-        };
+        let no_row = |hint: &str| Err(Refusal::NoRow { partition: table.name.clone(), row, hint: hint.into() });
         if row >= table.next_row {
             return no_row("it was never born");
         }

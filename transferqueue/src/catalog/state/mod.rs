@@ -98,6 +98,7 @@ pub(crate) struct Next {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct State {
     pub(crate) definition: Definition,
+    /// Of the first life; each restore adds one.
     pub(crate) incarnation: u64,
     pub(crate) lineage: u64,
     /// Records applied.
@@ -124,7 +125,7 @@ impl State {
 
     /// Number that tells pointers of this catalog from those of others, and of its life before a restore.
     pub fn incarnation(&self) -> u64 {
-        self.incarnation
+        self.incarnation.wrapping_add(self.lineage)
     }
 
     /// How often the catalog was restored; part of a weight version's identity.

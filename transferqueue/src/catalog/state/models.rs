@@ -70,7 +70,12 @@ impl State {
     /// [`Refusal::Unknown`] for another model.
     pub fn newest(&self, model: ModelId) -> Result<Newest, Refusal> {
         let versions = self.versions(model)?;
-        let version = versions.newest().map(|(version, found)| VersionRef { model, lineage: found.lineage, version, partition: found.partition });
+        let version = versions.newest().map(|(version, found)| VersionRef {
+            model,
+            lineage: found.lineage,
+            version,
+            partition: found.partition,
+        });
         Ok(Newest { lineage: self.lineage, version, state: versions.state, offered: versions.part.is_some() })
     }
 }

@@ -220,15 +220,7 @@ impl Table {
 
     pub(crate) fn head(&self, id: RowId, row: &Row) -> RowHead {
         let (ordinal, version) = self.origin(id, row);
-        RowHead {
-            row: id,
-            group: row.group,
-            ordinal,
-            sample: row.sample,
-            version,
-            span: row.span,
-            tags: row.tags.as_deref().cloned().unwrap_or_default(),
-        }
+        RowHead { row: id, group: row.group, ordinal, sample: row.sample, version, span: row.span(), tags: row.tags() }
     }
 
     /// Whether all columns that batches are cut on are there, or will never come.
