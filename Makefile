@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup build demo demo-seeds control ppo test lint quick golden peers bench sim mutants kill-points clean-runs
+.PHONY: help setup build demo demo-seeds test lint golden peers bench sim
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -38,9 +38,6 @@ bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md
 
 sim: setup ## 10,000 seeded schedules through the catalog
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
-
-mutants: ## mutation run over the catalog, in shards (installs cargo-mutants)
-	scripts/mutants.sh
 
 peers: setup ## Qwen2 and Qwen3 blocks against transformers (installs it into target/peers)
 	scripts/peers-transformers.sh

@@ -22,12 +22,12 @@ fn sources(folder: &Path, extension: &str) -> String {
     let Ok(entries) = fs::read_dir(folder) else {
         return text;
     };
-    for path in entries.map(|entry| entry.unwrap().path()) {
-        let name = path.file_name().unwrap().to_string_lossy();
+    for path in entries.map(|entry| entry.expect("an entry of the folder").path()) {
+        let name = path.file_name().expect("a name").to_string_lossy();
         if path.is_dir() {
             text.push_str(&sources(&path, extension));
         } else if path.extension().is_some_and(|e| e == extension) && name != NO_READER && name != "tests.rs" {
-            let file = fs::read_to_string(&path).unwrap();
+            let file = fs::read_to_string(&path).expect("a source file");
             let code = file.split("#[cfg(test)]").next().unwrap_or_default();
             for line in code.lines() {
                 let line = line.trim_start();
@@ -52,9 +52,9 @@ struct Readers {
 impl Readers {
     fn find() -> Self {
         let mut own = BTreeMap::new();
-        for entry in fs::read_dir(root().join("crates")).unwrap() {
-            let folder = entry.unwrap().path();
-            let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        for entry in fs::read_dir(root().join("crates")).expect("the workspace") {
+            let folder = entry.expect("an entry of the folder").path();
+            let name = folder.file_name().expect("a name").to_string_lossy().into_owned();
             let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap_or_default();
             own.insert(name, (manifest, sources(&folder.join("src"), "rs")));
         }

@@ -164,7 +164,7 @@ fn a_model_that_nobody_uses_is_noted_and_not_loaded() {
 
 #[test]
 fn tasks_are_named_after_stages_and_the_partitions_they_share() {
-    let plan = plan("quickstart.yaml", &[]).unwrap();
+    let plan = plan("quickstart.yaml", &["algorithm.rollout_correction.bypass_mode=false"]).unwrap();
     let names: Vec<_> = plan.phase("rl").unwrap().tasks.keys().map(String::as_str).collect();
     assert_eq!(
         names,
