@@ -106,9 +106,10 @@ fn stock_pyarrow_reads_every_kind() {
 
 fn write(path: &Path, batch: &RecordBatch) {
     let schema: Arc<Schema> = batch.schema();
-    let mut writer = FileWriter::try_new(File::create(path).unwrap(), &schema).unwrap();
-    writer.write(batch).unwrap();
-    writer.finish().unwrap();
+    let mut writer =
+        FileWriter::try_new(File::create(path).expect("a file"), &schema).expect("a schema that IPC carries");
+    writer.write(batch).expect("a batch of that schema");
+    writer.finish().expect("the footer");
     let dtypes = [Dtype::Bf16, Dtype::Bool];
     assert!(dtypes.iter().all(|dtype| schema.field_with_name(&format!("scalar_{dtype}")).is_ok()));
 }
