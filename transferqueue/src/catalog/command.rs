@@ -240,8 +240,8 @@ pub enum Command {
     },
     /// Time passed: leases and sessions that are due end. Sent by the store itself.
     Tick,
-    /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. Sent by the store after every command
-    /// until nothing is due.
+    /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. The catalog sees to them after every
+    /// command, within the same record; sent alone it finds nothing more.
     Settle,
 }
 

@@ -14,6 +14,8 @@ use crate::ids::{Millis, ModelId, RowId, TaskId};
 
 /// Rows looked at to find out which columns are missing.
 const SAMPLE: usize = 64;
+/// Rows passed over in search of these.
+const SCANNED: usize = 4_096;
 
 fn cause(task: impl Into<String>, rows: u64, note: impl Into<String>) -> Cause {
     Cause { task: task.into(), rows, lease: None, holder: None, for_ms: 0, note: note.into() }
@@ -90,7 +92,8 @@ fn blockers(state: &State, table: &Table, cursor: &Cursor, now: Millis, seen: &m
         holders(state, cursor, now, causes);
     }
     let mut writers = 0_u64;
-    for row in cursor.owing.iter().filter(|&row| !cursor.ready.contains(row)).take(SAMPLE) {
+    let waiting = cursor.owing.iter().take(SCANNED).filter(|&row| !cursor.ready.contains(row));
+    for row in waiting.take(SAMPLE) {
         let Some(row) = table.pages.get(RowId(row)) else { continue };
         let missing = cursor.reads & !row.sealed;
         writers |= set_bits(missing).fold(0, |mask, column| mask | table.fields[column].writers & row.wanted());
@@ -177,10 +180,22 @@ fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
         (Gate::Schedule, _) if parent.live.iter_from(expansion.next.0).next().is_none() => {
             format!("has no row of `{}` left to expand, and it is not closed", parent.name)
         }
-        (Gate::Schedule, _) => match state.definition.budget {
-            Some(budget) => format!("waits for bytes: {} of {budget} are reserved or held", state.budgeted()),
-            None => "admits groups as it can".into(),
-        },
+        (Gate::Schedule, _) => {
+            let row = parent.live.iter_from(expansion.next.0).next().and_then(|row| parent.pages.get(RowId(row)));
+            let missing = expansion.links.iter().fold(0, |mask, (_, column)| mask | 1 << column)
+                & !row.map_or(u64::MAX, |row| row.sealed);
+            match state.definition.budget {
+                _ if missing != 0 => {
+                    let writers = set_bits(missing).fold(0, |mask, column| mask | parent.fields[column].writers);
+                    let writers = set_bits(writers).map(|bit| &state.cursors[parent.tasks[bit].0 as usize]);
+                    let writers: Vec<String> = writers.map(|writer| format!("`{}`", writer.def.name)).collect();
+                    let columns = parent.names(missing);
+                    format!("waits for {columns} of `{}`, which {} writes", parent.name, writers.join(" or "))
+                }
+                Some(budget) => format!("waits for bytes: {} of {budget} are reserved or held", state.budgeted()),
+                None => "admits groups as it can".into(),
+            }
+        }
         (Gate::Every { .. }, _) if !parent.closed => format!("expands `{}` once that is closed", parent.name),
         (Gate::Every { .. }, _) => "has no round due".into(),
     };

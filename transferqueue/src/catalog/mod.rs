@@ -42,6 +42,7 @@ mod call;
 mod check;
 mod decide;
 mod explain;
+mod look;
 mod refer;
 mod refusal;
 mod rng;

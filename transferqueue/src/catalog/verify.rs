@@ -226,7 +226,7 @@ fn verify_bytes(table: &Table) -> Verdict {
                 cells[column] += 1;
                 live[column] += u64::from(cell.bytes);
             }
-            if (found.sealed | found.void) & bit == 0 {
+            if found.settled() & bit == 0 {
                 reserved += table.fields[column].def.max_bytes.unwrap_or(0);
             }
         }

@@ -339,3 +339,21 @@ fn offering_too_early_or_the_wrong_cycle_is_refused_with_the_numbers() {
     world.call(s, offer(0)).unwrap();
     assert!(matches!(world.call(s, offer(0)), Err(Refusal::Offer { .. })));
 }
+
+#[test]
+fn a_task_per_cycle_that_lags_behind_gets_an_ended_cycle_though_its_last_batch_is_gone() {
+    let mut def = grpo(1, schedule(2, 2, 0, 2));
+    def.tasks.push(task("statistics", "samples", Grain::Cycle, &["scores"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.offer(s, "policy", None).unwrap();
+    world.put(s, "prompts", 2).unwrap();
+    complete(&mut world, s, &[0, 1]);
+    let samples = world.partition("samples");
+    let drop = DropRows { rows: Rows::run(RowId(1), 1), reason: "unwanted".into() };
+    world.own(Command::Drop { partition: samples, rows: drop }).unwrap();
+    world.work(s, "actor", 1);
+    world.offer(s, "policy", Some(0)).unwrap();
+    let claimed = world.work(s, "statistics", 1);
+    assert_eq!((claimed.batch.rows.to_string(), claimed.cut.unwrap().sizes), ("0".into(), vec![1]));
+}

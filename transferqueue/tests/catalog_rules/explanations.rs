@@ -5,7 +5,7 @@ use transferqueue::{
     catalog::{command::*, definition::*},
 };
 
-use crate::catalog_support::{World, grpo, schedule};
+use crate::catalog_support::{World, grpo, row_column, schedule, task};
 
 fn start(n: u32, plan: Schedule, prompts: u64) -> (World, SessionId) {
     let mut world = World::new(grpo(n, plan));
@@ -110,4 +110,82 @@ fn the_task_table_shows_backlog_ready_holders_and_waits() {
     assert!(rollout.wait.is_none() && tasks[1].wait.is_some());
     let sessions = world.catalog.state().sessions(Millis(2_000));
     assert_eq!((sessions[0].rows, sessions[0].leases.len()), (1, 1));
+}
+
+#[test]
+fn a_wait_for_groups_counts_rows_and_whole_groups() {
+    let (mut world, s) = start(2, schedule(2, 1, 0, 1), 2);
+    world.work(s, "rollout", 4);
+    world.work(s, "reward", 1);
+    world.claimed(s, "reward", 1);
+    let text = world.waits(s, "advantage").to_string();
+    assert!(text.contains("up to 100 groups of `scores`; 0 whole ones ready; 1 rows ready of 4 owed"), "{text}");
+    assert!(text.contains("`reward` holds 2 ready") && text.contains("`reward` holds 1 under lease"), "{text}");
+}
+
+#[test]
+fn a_wait_for_batches_is_for_the_first_that_nobody_holds() {
+    let mut def = grpo(1, schedule(2, 2, 0, 1));
+    for (column, name) in [("old", "old"), ("new", "new")] {
+        def.partitions[1].columns.push(row_column(column));
+        def.tasks.push(task(name, "samples", Grain::Mini, &["responses"], &[column]));
+    }
+    let last = def.tasks.len() - 1;
+    def.tasks[last].reads.push("old".into());
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 2).unwrap();
+    for task in ["rollout", "reward"] {
+        world.work(s, task, 2);
+    }
+    (0..2).for_each(|_| _ = world.work(s, "advantage", 1));
+    world.work(s, "old", 1);
+    world.claimed(s, "new", 1);
+    let text = world.waits(s, "new").to_string();
+    assert!(text.contains("wants 1 rows of `responses`, `old` (cycle 0, batch 1); 0 ready"), "{text}");
+    assert!(text.contains("`old` holds 1 ready: no worker has claimed it yet"), "{text}");
+}
+
+#[test]
+fn a_wait_for_a_round_says_how_many_groups_are_missing() {
+    let mut def = grpo(1, schedule(1, 1, 0, 1));
+    let gate = Gate::Every { cycles: 0, first: true };
+    def.partitions.push(crate::catalog_support::put_partition("val_prompts", &["prompt"]));
+    let birth = Birth::Expand { from: "val_prompts".into(), n: 1, link: vec!["prompt".into()], gate };
+    def.partitions.push(Partition { name: "val".into(), columns: vec![row_column("responses")], birth });
+    def.tasks.push(task("rollout.val", "val", Grain::Row, &["prompt"], &["responses"]));
+    def.tasks.push(task("validate", "val", Grain::Cycle, &["responses"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "val_prompts", 3).unwrap();
+    assert!(world.waits(s, "validate").to_string().contains("no round is under way"));
+    let val = world.partition("val_prompts");
+    world.call(s, Command::ClosePartition(val)).unwrap();
+    world.work(s, "rollout.val", 1);
+    let text = world.waits(s, "validate").to_string();
+    assert!(text.contains("a round of `responses`; round 0: 2 groups are not complete"), "{text}");
+    assert!(text.contains("`rollout.val` holds 2 ready"), "{text}");
+}
+
+#[test]
+fn a_rollout_that_waits_for_a_column_of_its_prompts_hears_who_writes_it() {
+    let mut def = grpo(1, schedule(1, 1, 0, 1));
+    def.partitions[0].columns.push(row_column("tokens"));
+    let link = vec!["prompt".into(), "tokens".into()];
+    def.partitions[1].birth = Birth::Expand { from: "prompts".into(), n: 1, link, gate: Gate::Schedule };
+    def.tasks.push(task("tokenise", "prompts", Grain::Row, &["prompt"], &["tokens"]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    let text = world.waits(s, "rollout").to_string();
+    assert!(text.contains("waits for `tokens` of `prompts`, which `tokenise` writes"), "{text}");
+}
+
+#[test]
+fn more_holders_than_fit_are_counted() {
+    let (mut world, s) = start(1, schedule(9, 1, 0, 1), 9);
+    (0..9).for_each(|_| _ = world.claimed(s, "rollout", 1));
+    let wait = world.waits(s, "reward");
+    assert_eq!(wait.causes.iter().filter(|cause| cause.lease.is_some()).count(), 3);
+    assert!(wait.to_string().contains("`rollout` has 6 more leases"), "{wait}");
 }

@@ -313,3 +313,36 @@ fn a_lost_session_is_seen_in_the_log() {
     assert!(events.iter().any(|e| matches!(e, Event::SessionEnded { lost: true, .. })));
     assert!(events.iter().any(|e| matches!(e, Event::RowsReturned { why: Returned::Expired, .. })));
 }
+
+#[test]
+fn poison_of_a_prompt_takes_what_was_born_from_it_along() {
+    let mut def = grpo(2, schedule(2, 1, 0, 1));
+    let mut count = task("count", "prompts", Grain::Row, &["prompt"], &[]);
+    (count.attempts, count.on_poison) = (1, Poison::Drop);
+    def.tasks.push(count);
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 2).unwrap();
+    let held = world.claimed(s, "rollout", 3);
+    let claimed = world.claimed(s, "count", 1);
+    world.call(s, Command::Fail { lease: claimed.lease, rows: claimed.batch.rows, error: "no".into() }).unwrap();
+    assert_eq!((world.live("prompts"), world.live("samples")), (1, 2));
+    assert_eq!(world.ledger("rollout").dropped, [("failed".to_owned(), 2)].into());
+    let reply = world.commit(s, "rollout", held.lease, &held.batch.rows).unwrap();
+    assert_eq!(reply, Reply::Committed { dropped: Rows::run(RowId(0), 2) });
+}
+
+#[test]
+fn a_restored_run_goes_on_after_poison_with_all_attempts() {
+    let (mut world, s) = world(1);
+    let fail = |world: &mut World, s| {
+        let claimed = world.claimed(s, "work", 1);
+        world.call(s, Command::Fail { lease: claimed.lease, rows: claimed.batch.rows, error: "no".into() }).unwrap();
+    };
+    (0..3).for_each(|_| fail(&mut world, s));
+    assert!(matches!(world.claim(s, "work", 1), Err(Refusal::Poisoned { .. })));
+    world.restore();
+    let s = world.session("mended");
+    (0..2).for_each(|_| fail(&mut world, s));
+    world.work(s, "work", 1);
+}

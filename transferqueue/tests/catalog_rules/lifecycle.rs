@@ -184,7 +184,7 @@ fn a_prompt_in_use_cannot_be_dropped_but_a_waiting_one_can() {
         partition: prompts,
         rows: DropRows { rows: Rows::run(RowId(row), 1), reason: "x".into() },
     };
-    assert!(matches!(world.own(drop(1)), Err(Refusal::NoRow { .. })));
+    assert!(matches!(world.own(drop(1)), Err(Refusal::Partition { .. })));
     world.own(drop(2)).unwrap();
     assert_eq!(world.live("prompts"), 2);
 }
@@ -315,4 +315,37 @@ fn live_cells_are_what_a_snapshot_writes() {
         world.catalog.state().live_cells().map(|run| (run.column.0, run.slot, run.len)).collect();
     cells.sort_unstable();
     assert_eq!(cells, [(0, 0, 4), (1, 0, 1), (1, 2, 2)]);
+}
+
+#[test]
+fn a_put_that_waits_for_consumers_is_woken_when_a_row_retires() {
+    let mut def = Definition {
+        partitions: vec![put_partition("jobs", &["a"])],
+        tasks: vec![task("work", "jobs", Grain::Row, &["a"], &[])],
+        ..Definition::default()
+    };
+    def.partitions[0].birth = Birth::Put { capacity: Some(2) };
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "jobs", 2).unwrap();
+    assert!(matches!(world.put(s, "jobs", 1), Ok(Reply::NotYet(_))));
+    world.wakes.clear();
+    world.work(s, "work", 1);
+    assert!(world.wakes.contains(&Wake::Put(world.partition("jobs"))));
+    world.put(s, "jobs", 1).unwrap();
+}
+
+#[test]
+fn a_linked_cell_goes_with_its_group_though_another_column_of_the_prompt_is_still_read() {
+    let mut def = grpo(1, schedule(1, 1, 0, 1));
+    def.partitions[0].columns.push(row_column("source"));
+    def.tasks.push(task("count", "prompts", Grain::Row, &["source"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    let samples = world.partition("samples");
+    let drop = DropRows { rows: Rows::run(RowId(0), 1), reason: "unwanted".into() };
+    world.own(Command::Drop { partition: samples, rows: drop }).unwrap();
+    assert_eq!((column(&world, "prompt").cells, column(&world, "source").cells), (0, 1));
+    assert_eq!(world.live("prompts"), 1);
 }

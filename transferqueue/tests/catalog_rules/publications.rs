@@ -421,3 +421,22 @@ fn columns_kept_by_the_definition_do_not_stop_a_cycle_from_ending() {
     let schedule = world.catalog.state().schedule().unwrap();
     assert_eq!((schedule.retired, schedule.dropped, schedule.over), (2, 0, true));
 }
+
+#[test]
+fn a_cycle_whose_trainer_is_lost_after_its_rows_were_dropped_wakes_the_next_one_to_offer() {
+    let mut world = World::new(grpo(1, schedule(1, 1, 0, 1)));
+    let (s, next) = (world.session("s"), world.session("next"));
+    world.offer(s, "policy", None).unwrap();
+    world.put(s, "prompts", 1).unwrap();
+    stream(&mut world, s);
+    world.work(s, "actor", 1);
+    let samples = world.partition("samples");
+    let drop = DropRows { rows: Rows::run(RowId(0), 1), reason: "x".into() };
+    world.own(Command::Drop { partition: samples, rows: drop }).unwrap();
+    world.waits(next, "actor");
+    world.wakes.clear();
+    world.call(s, Command::CloseSession).unwrap();
+    assert!(world.wakes.contains(&Wake::Task(world.task("actor"))));
+    assert!(world.claimed(next, "actor", 1).batch.rows.is_empty());
+    assert_eq!(world.offer(next, "policy", Some(0)), Ok(Reply::Offered(Some(1))));
+}

@@ -3,7 +3,9 @@
 use super::{
     super::{
         command::{CellWrite, RowNote},
+        definition::Birth,
         state::{
+            Wake,
             pages::{Run, place},
             table::{Chunk, Open, set_bits},
         },
@@ -62,22 +64,21 @@ impl Scope<'_> {
                 self.runs(write.chunk, 1);
                 continue;
             }
-            let generation = if held { self.replace(row, column) } else { 0 };
+            if held {
+                self.replace(row, column);
+            }
             let (page, at) = place(row);
             self.table.pages.page_mut(page).expect("invariant: the row is live").set_size(column, at, size);
             match &mut building {
                 Some((number, run))
-                    if *number == page
-                        && run.at + run.len == at
-                        && run.slot + u32::from(run.len) == slot
-                        && run.generation == generation =>
+                    if *number == page && run.at + run.len == at && run.slot + u32::from(run.len) == slot =>
                 {
                     run.len += 1;
                     run.live += 1;
                 }
                 other => {
                     let (chunk, column) = (write.chunk, write.column.0 as u8);
-                    let run = Run { column, at, len: 1, live: 1, slot, chunk, generation };
+                    let run = Run { column, at, len: 1, live: 1, slot, chunk };
                     if let Some((page, run)) = other.replace((page, run)) {
                         self.place(page, run);
                     }
@@ -124,8 +125,8 @@ impl Scope<'_> {
         self.runs(open.chunk, -1);
     }
 
-    /// The sealed form of a cell makes room. Returns the generation of what takes its place.
-    fn replace(&mut self, row: RowId, column: usize) -> u32 {
+    /// The sealed form of a cell makes room.
+    fn replace(&mut self, row: RowId, column: usize) {
         let (number, offset) = place(row);
         let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
         let (cell, runs) = page.punch(column, offset).expect("invariant: a held cell lies in a run");
@@ -134,7 +135,6 @@ impl Scope<'_> {
         field.live -= u64::from(cell.bytes);
         field.dead += u64::from(cell.bytes);
         self.runs(cell.chunk, runs);
-        cell.generation + 1
     }
 
     /// A cell is sealed: tasks that wait for it move on.
@@ -145,7 +145,7 @@ impl Scope<'_> {
         let row = self.table.pages.get_mut(id).expect("invariant: found above");
         row.sealed |= bit;
         row.held |= bit;
-        let (sealed, owing, pending) = (row.sealed, row.owing, row.pending);
+        let (sealed, owing, wanted) = (row.sealed, row.owing, row.wanted());
         if !fresh {
             return;
         }
@@ -153,11 +153,11 @@ impl Scope<'_> {
         let readers = field.readers;
         // Children may expand the row now.
         self.scratch.schedule |= field.linked;
-        let unread = !field.linked && readers != 0 && readers & (owing | pending) == 0;
-        self.table.reserved -= if row.void & bit == 0 { field.def.max_bytes.unwrap_or(0) } else { 0 };
+        let unread = !field.linked && readers != 0 && readers & wanted == 0;
+        self.table.reserved -= field.def.max_bytes.unwrap_or(0);
         self.completed(id, group, before);
         let mut decided = false;
-        for position in set_bits(readers & (owing | pending)) {
+        for position in set_bits(readers & wanted) {
             let task = self.task(position);
             if self.cursor(task).reads & !sealed != 0 {
                 continue;
@@ -236,7 +236,7 @@ impl Scope<'_> {
     pub(super) fn remove(&mut self, id: RowId) {
         let Some(row) = self.table.pages.get_mut(id) else { return };
         let held = std::mem::take(&mut row.held);
-        let (group, missing, unowed) = (row.group, !(row.sealed | row.void), row.unowed);
+        let (group, missing, unowed) = (row.group, !row.settled(), row.unowed);
         self.kill(id, held);
         if !self.table.open.is_empty() {
             (0..self.table.fields.len()).for_each(|column| self.close(id, column));
@@ -245,6 +245,9 @@ impl Scope<'_> {
         let back: u64 = open.filter_map(|(_, field)| field.def.max_bytes).sum();
         self.table.reserved -= back;
         let incomplete = self.table.cut_on & missing != 0;
+        if matches!(self.table.birth, Birth::Put { capacity: Some(_) }) {
+            self.scratch.wakes.insert(Wake::Put(self.id));
+        }
         self.table.live.remove(id.0);
         let row = self.table.pages.remove(id).expect("invariant: found above");
         if let Some(key) = row.key() {

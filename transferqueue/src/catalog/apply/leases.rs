@@ -36,6 +36,7 @@ impl State {
 
     /// Done → ready, for all of a training task's rows.
     pub(super) fn untrain(&mut self, task: TaskId) {
+        self.scratch.wakes.insert(Wake::Task(task));
         let cursor = &mut self.cursors[task.0 as usize];
         cursor.trainers.clear();
         let (done, partition) = (std::mem::take(&mut cursor.done), cursor.partition);

@@ -107,6 +107,9 @@ impl State {
     /// After a restore: nobody holds anything, what only a worker's memory held is undone, and a new lineage begins.
     pub(super) fn restored(&mut self, lineage: u64) {
         self.lineage = lineage;
+        // Whoever goes on may have mended what failed, so every row has its attempts again.
+        self.poisoned = None;
+        self.cursors.iter_mut().for_each(|cursor| cursor.attempts.clear());
         (self.scratch.schedule, self.scratch.versions) = (true, true);
         let leases: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in leases {

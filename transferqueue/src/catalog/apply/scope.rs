@@ -172,7 +172,7 @@ impl Scope<'_> {
     fn forgo(&mut self, task: TaskId, row: RowId) {
         let writes = self.cursors[task.0 as usize].writes;
         let Some(found) = self.table.pages.get(row) else { return };
-        for column in set_bits(writes & !found.sealed & !found.void) {
+        for column in set_bits(writes & !found.settled()) {
             self.void(row, column);
         }
     }

@@ -137,7 +137,7 @@ fn batches(state: &State, table: &Table, cursor: &Cursor, tally: usize, session:
     }
     let found = match cursor.def.per {
         Grain::Mini => mini(table, cursor, tally),
-        _ => cycle(table, cursor, tally),
+        _ => cycle(state, table, cursor, tally),
     };
     found.or_else(|| nothing_left(state, table, cursor, tally))
 }
@@ -159,10 +159,13 @@ fn mini(table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
 }
 
 /// All batches of the first cycle that is not with another worker.
-fn cycle(table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
+fn cycle(state: &State, table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
     let mut batches = table.batches.iter().peekable();
     while let Some(&(&(cycle, index), _)) = batches.peek() {
-        let (mut rows, mut sizes, mut whole) = (Rows::default(), Vec::new(), false);
+        // Of an ended cycle the last batch may be gone already, when nobody owed its rows any more.
+        let progress = state.progress.as_ref().filter(|progress| progress.partition == cursor.partition);
+        let ended = progress.is_some_and(|progress| cycle < progress.cycle);
+        let (mut rows, mut sizes, mut whole) = (Rows::default(), Vec::new(), ended);
         let (mut blocked, mut busy) = (false, false);
         while let Some((_, batch)) = batches.next_if(|((c, _), _)| *c == cycle) {
             let seen = batch.tallies[tally];

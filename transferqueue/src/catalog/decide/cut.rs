@@ -60,6 +60,9 @@ fn no_more(state: &State, progress: &Progress) -> bool {
 /// The next `take` groups by the schedule's order, sorted by id; `None` while one of them is waited for. `open`: groups
 /// that the cycle still takes, these included.
 fn choose(state: &State, progress: &Progress, table: &Table, take: usize, open: u64) -> Option<Vec<GroupId>> {
+    if progress.complete.len() < take {
+        return None;
+    }
     let mut chosen = match progress.plan.order {
         Order::Admission => {
             let complete = |id: &GroupId| table.groups.get(id).is_some_and(|group| group.completed.is_some());

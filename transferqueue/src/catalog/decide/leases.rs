@@ -14,7 +14,7 @@ use super::{
     },
     Decision,
 };
-use crate::ids::{LeaseId, Millis, RowId, Rows, SessionId, TaskId};
+use crate::ids::{LeaseId, Millis, PartitionId, RowId, Rows, SessionId, TaskId};
 
 pub(super) fn open_session(state: &State, name: &str, now: Millis) -> Decision {
     let session = state.next.session;
@@ -39,9 +39,9 @@ pub(super) fn lease(state: &State, id: LeaseId, caller: SessionId) -> Result<&Le
 /// Splits rows a caller names into those its lease holds and those it lost to a drop; any other row is refused.
 pub(super) fn split(id: LeaseId, lease: &Lease, rows: &Rows) -> Result<(Rows, Rows), Refusal> {
     let (mut held, mut lost, mut strange) = (Rows::default(), Rows::default(), Rows::default());
-    let named = Bits::from(rows);
-    let twice = named.len() != rows.len();
-    if !twice && lease.lost.is_empty() && named.is_subset(&lease.rows) {
+    let rising = rows.runs().windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
+    let twice = !rising && Bits::from(rows).len() != rows.len();
+    if !twice && rows.iter().all(|row| lease.rows.contains(row.0)) {
         return Ok((rows.clone(), lost));
     }
     for row in rows.iter() {
@@ -172,16 +172,14 @@ impl Ending {
                     events.push(Event::Poisoned { task, row, error });
                 }
                 Poison::Drop => {
-                    let table = state.table_of(cursor);
-                    let group = table.pages.get(row).and_then(|row| table.groups.get(&row.group));
-                    let rows = group.map_or_else(|| vec![row], |group| Group::rows(group).collect());
-                    let rows: Rows = rows
-                        .into_iter()
-                        .filter(|row| table.live.contains(row.0) && dropped.insert((cursor.partition, *row)))
-                        .collect();
-                    if !rows.is_empty() {
-                        let drop = DropRows { rows, reason: "failed".into() };
-                        events.push(Event::RowsDropped { partition: cursor.partition, drop });
+                    for (partition, rows) in bound(state, cursor.partition, row) {
+                        let table = &state.tables[&partition];
+                        let live = rows.into_iter().filter(|row| table.live.contains(row.0));
+                        let rows: Rows = live.filter(|row| dropped.insert((partition, *row))).collect();
+                        if !rows.is_empty() {
+                            let drop = DropRows { rows, reason: "failed".into() };
+                            events.push(Event::RowsDropped { partition, drop });
+                        }
                     }
                 }
             }
@@ -189,4 +187,17 @@ impl Ending {
         events.extend(self.sessions);
         events
     }
+}
+
+/// The rows that go with a row: those of its group, or those born from it and itself.
+fn bound(state: &State, partition: PartitionId, row: RowId) -> Vec<(PartitionId, Vec<RowId>)> {
+    let table = &state.tables[&partition];
+    if let Some(group) = table.pages.get(row).and_then(|row| table.groups.get(&row.group)) {
+        return vec![(partition, group.rows().collect())];
+    }
+    let born = |child: &PartitionId| {
+        let groups = state.tables[child].groups.values().filter(|group| group.parent == row);
+        (*child, groups.flat_map(Group::rows).collect())
+    };
+    table.children.iter().map(born).chain([(partition, vec![row])]).collect()
 }

@@ -7,6 +7,7 @@ mod admission;
 mod claim;
 mod cut;
 mod leases;
+mod outputs;
 mod partitions;
 mod publish;
 mod settle;

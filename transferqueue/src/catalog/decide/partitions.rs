@@ -12,7 +12,7 @@ use super::{
         refusal::Refusal,
         state::{State, table::Table},
     },
-    Decision, write,
+    Decision, outputs,
 };
 use crate::ids::{PartitionId, RowId, Rows, SessionId};
 
@@ -141,8 +141,8 @@ fn check_cells(table: &Table, rows: u64, cells: &[CellWrite]) -> Result<(), Refu
         |found: String, expected: String| Err(Refusal::Cells { partition: partition.clone(), found, expected });
     let mut covered = 0_u64;
     for write in cells {
-        let field = write::field(table, write.column)?;
-        write::check_shape(table, write)?;
+        let field = outputs::field(table, write.column)?;
+        outputs::shape(table, write)?;
         let bit = 1 << write.column.0;
         let name = &field.def.name;
         if table.made & bit != 0 {

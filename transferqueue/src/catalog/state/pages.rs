@@ -65,6 +65,11 @@ impl Row {
         self.owing | self.pending
     }
 
+    /// Columns whose cell is sealed, or will never be.
+    pub(crate) fn settled(&self) -> u64 {
+        self.sealed | self.void
+    }
+
     pub(crate) fn key(&self) -> Option<&str> {
         self.label.as_ref()?.key.as_deref()
     }
@@ -89,7 +94,6 @@ pub(crate) struct Run {
     pub(crate) live: u8,
     pub(crate) slot: u32,
     pub(crate) chunk: ChunkId,
-    pub(crate) generation: u32,
 }
 
 /// One cell.
@@ -116,7 +120,6 @@ impl Run {
             && self.end() == next.at
             && self.chunk == next.chunk
             && self.slot + u32::from(self.len) == next.slot
-            && self.generation == next.generation
     }
 }
 
@@ -130,6 +133,8 @@ pub(crate) struct Page {
     runs: Vec<Run>,
     /// Bytes of each cell, row by row; empty before the first cell.
     bytes: Vec<u32>,
+    /// Column, offset and generation of cells that were replaced; all others have generation 0.
+    replaced: Vec<(u8, u8, u32)>,
 }
 
 /// What became of a run when one of its cells died.
@@ -142,7 +147,8 @@ pub(crate) struct Dead {
 
 impl Page {
     fn new(columns: usize) -> Self {
-        Self { live: 0, columns, rows: vec![None; PAGE as usize], runs: Vec::new(), bytes: Vec::new() }
+        let rows = vec![None; PAGE as usize];
+        Self { live: 0, columns, rows, runs: Vec::new(), bytes: Vec::new(), replaced: Vec::new() }
     }
 
     fn find(&self, column: usize, offset: u8) -> Option<usize> {
@@ -158,18 +164,28 @@ impl Page {
         self.bytes[usize::from(offset) * self.columns + column]
     }
 
+    fn generation(&self, column: usize, offset: u8) -> u32 {
+        let mut replaced = self.replaced.iter();
+        replaced.find(|(c, o, _)| (usize::from(*c), *o) == (column, offset)).map_or(0, |(.., generation)| *generation)
+    }
+
     /// The place of a held cell. The caller knows from the row's bits that it is held.
     pub(crate) fn cell(&self, column: usize, offset: u8) -> Option<Cell> {
         let run = &self.runs[self.find(column, offset)?];
         let slot = run.slot + u32::from(offset - run.at);
-        Some(Cell { chunk: run.chunk, slot, generation: run.generation, bytes: self.size(column, offset) })
+        Some(Cell {
+            chunk: run.chunk,
+            slot,
+            generation: self.generation(column, offset),
+            bytes: self.size(column, offset),
+        })
     }
 
     /// The place of a cell without its size, as pointers want it.
     pub(crate) fn spot(&self, column: usize, offset: u8) -> Option<CellRun> {
         let run = &self.runs[self.find(column, offset)?];
         let slot = run.slot + u32::from(offset - run.at);
-        Some(CellRun { chunk: run.chunk, generation: run.generation, slot, len: 1 })
+        Some(CellRun { chunk: run.chunk, generation: self.generation(column, offset), slot, len: 1 })
     }
 
     /// Brings what a commit will want of a row's cells near, while many rows are looked at side by side: for scattered
@@ -211,8 +227,8 @@ impl Page {
         Some(Dead { bytes: self.size(column, offset), run_of })
     }
 
-    /// A held cell is about to be replaced: it leaves its run, which is split around it. Returns the cell, and by how many
-    /// the runs in its chunk changed.
+    /// A held cell is about to be replaced: it leaves its run, which is split around it, and its generation rises. Returns
+    /// the cell, and by how many the runs in its chunk changed.
     pub(crate) fn punch(&mut self, column: usize, offset: u8) -> Option<(Cell, i64)> {
         let cell = self.cell(column, offset)?;
         let i = self.find(column, offset)?;
@@ -227,6 +243,8 @@ impl Page {
                 pieces += 1;
             }
         }
+        self.replaced.retain(|(c, o, _)| (usize::from(*c), *o) != (column, offset));
+        self.replaced.push((column as u8, offset, cell.generation + 1));
         Some((cell, pieces as i64 - 1))
     }
 
@@ -365,7 +383,7 @@ mod tests {
                 page.set_size(0, offset, *bytes);
             }
             let len = sizes.len() as u8;
-            let run = Run { column: 0, at: *at, len, live: len, chunk: ChunkId(1), slot: *slot, generation: 0 };
+            let run = Run { column: 0, at: *at, len, live: len, chunk: ChunkId(1), slot: *slot };
             added.push(page.add(run));
         }
         (page, added)
@@ -399,6 +417,10 @@ mod tests {
         assert_eq!(page.cell(0, 1), None);
         assert_eq!(page.cell(0, 0).unwrap().slot, 20);
         assert_eq!((page.cell(0, 3).unwrap().slot, page.cell(0, 3).unwrap().bytes), (23, 4));
+        page.add(Run { column: 0, at: 1, len: 1, live: 1, chunk: ChunkId(1), slot: 21 });
+        assert_eq!(page.cell(0, 1).unwrap().generation, 1, "also when its run joins its neighbour's");
+        assert_eq!([0, 2].map(|o| page.cell(0, o).unwrap().generation), [0, 0]);
+        page.punch(0, 1).unwrap();
         let (_, runs) = page.punch(0, 0).unwrap();
         assert_eq!(runs, -1, "a run of one cell ceases");
     }
@@ -408,7 +430,7 @@ mod tests {
         let mut page = Page::new(3);
         for (column, at, slot) in [(2, 0, 7), (0, 5, 1), (0, 0, 2), (1, 3, 9)] {
             page.set_size(usize::from(column), at, slot);
-            page.add(Run { column, at, len: 1, live: 1, chunk: ChunkId(u64::from(column)), slot, generation: 0 });
+            page.add(Run { column, at, len: 1, live: 1, chunk: ChunkId(u64::from(column)), slot });
         }
         for (column, at, slot) in [(2, 0, 7), (0, 5, 1), (0, 0, 2), (1, 3, 9)] {
             let cell = page.cell(column, at).unwrap();

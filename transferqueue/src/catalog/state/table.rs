@@ -225,7 +225,7 @@ impl Table {
 
     /// Whether all columns that batches are cut on are there, or will never come.
     pub(crate) fn complete(&self, row: &Row) -> bool {
-        self.cut_on & !(row.sealed | row.void) == 0
+        self.cut_on & !row.settled() == 0
     }
 
     /// Names of the columns in a mask.

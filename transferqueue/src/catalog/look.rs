@@ -1,0 +1,212 @@
+//! The views of a state: [`super::views`] filled in.
+
+use super::{
+    definition::Partition,
+    explain,
+    refusal::Refusal,
+    state::{
+        Session, State,
+        cursor::{Counted, Cursor},
+        table::{Field, Table, set_bits},
+    },
+    views::{
+        ColumnView, LeaseView, LedgerEntry, LiveRun, PartitionView, ScheduleView, SessionView, TaskView, VersionView,
+    },
+};
+use crate::ids::{ColumnId, LeaseId, Millis, PartitionId, RowId, Rows, SessionId, TaskId};
+
+impl State {
+    /// The ledger: one entry per task.
+    pub fn ledger(&self) -> Vec<LedgerEntry> {
+        let entry = |cursor: &Cursor| LedgerEntry {
+            partition: cursor.def.partition.clone(),
+            task: cursor.def.name.clone(),
+            owed: cursor.owed,
+            consumed: cursor.consumed,
+            live: cursor.owing.len(),
+            dropped: cursor.dropped.clone(),
+        };
+        self.cursors.iter().map(entry).collect()
+    }
+
+    /// Every task: what it owes, who holds it, what it waits for.
+    pub fn tasks(&self, now: Millis) -> Vec<TaskView> {
+        (0..).map(TaskId).zip(&self.cursors).map(|(id, cursor)| self.task_view(id, cursor, now)).collect()
+    }
+
+    fn task_view(&self, id: TaskId, cursor: &Cursor, now: Millis) -> TaskView {
+        let lease = |id: &LeaseId| {
+            let lease = &self.leases[id];
+            LeaseView {
+                lease: *id,
+                holder: self.sessions.get(&lease.session).map_or_else(String::new, |session| session.name.clone()),
+                rows: lease.rows.len(),
+                for_ms: now.0.saturating_sub(lease.since.0),
+                left_ms: lease.until.0.saturating_sub(now.0),
+                progress: lease.progress,
+            }
+        };
+        let ended = self.table_of(cursor).closed && cursor.idle();
+        let served = super::decide::servable(self, id);
+        TaskView {
+            id,
+            task: cursor.def.name.clone(),
+            partition: cursor.def.partition.clone(),
+            per: cursor.def.per,
+            backlog: cursor.owing.len(),
+            ready: cursor.ready.len(),
+            done: cursor.done.len(),
+            leases: cursor.leases.iter().map(lease).collect(),
+            ended,
+            wait: (!ended && !served).then(|| explain::claim(self, id, 1, now)),
+        }
+    }
+
+    /// Every column of every partition, with its bytes and its readers.
+    pub fn columns(&self) -> Vec<ColumnView> {
+        self.tables.iter().flat_map(|(&id, table)| self.columns_of(id, table)).collect()
+    }
+
+    fn columns_of(&self, id: PartitionId, table: &Table) -> Vec<ColumnView> {
+        let view = |(position, field): (usize, &Field)| {
+            let own = set_bits(field.readers).map(|bit| &self.cursors[table.tasks[bit].0 as usize]);
+            let linked = table.children.iter().filter_map(|child| self.tables.get(child)).filter(|child| {
+                child.expansion.as_ref().is_some_and(|e| {
+                    e.parent == id && e.links.iter().any(|(_, column)| usize::from(*column) == position)
+                })
+            });
+            let through = linked
+                .flat_map(|child| child.tasks.iter().map(|task| &self.cursors[task.0 as usize]))
+                .filter(|cursor| cursor.def.reads.contains(&field.def.name));
+            let owing = own.chain(through).map(|cursor| (cursor.def.name.clone(), cursor.owing.len()));
+            ColumnView {
+                partition: table.name.clone(),
+                column: field.def.name.clone(),
+                kind: field.def.kind.to_string(),
+                cells: field.cells,
+                bytes_live: field.live,
+                bytes_dead_in_chunk: field.dead,
+                bytes_freed_total: field.freed,
+                bytes_written_total: field.written,
+                readers_owing: owing.filter(|(_, rows)| *rows > 0).collect(),
+            }
+        };
+        table.fields.iter().enumerate().map(view).collect()
+    }
+
+    /// Every session.
+    pub fn sessions(&self, now: Millis) -> Vec<SessionView> {
+        let view = |(&id, session): (&SessionId, &Session)| SessionView {
+            session: id,
+            name: session.name.clone(),
+            seen_ms_ago: now.0.saturating_sub(session.seen.0),
+            leases: session.leases.iter().copied().collect(),
+            rows: session.leases.iter().map(|lease| self.leases[lease].rows.len()).sum(),
+        };
+        self.sessions.iter().map(view).collect()
+    }
+
+    /// Every live partition.
+    pub fn partitions(&self) -> Vec<PartitionView> {
+        let view = |(&id, table): (&PartitionId, &Table)| PartitionView {
+            id,
+            name: table.name.clone(),
+            live: table.live.len(),
+            born: table.next_row.0,
+            groups: table.groups.len() as u64,
+            closed: table.closed,
+            reserved: table.reserved,
+        };
+        self.tables.iter().map(view).collect()
+    }
+
+    /// The schedule's progress; `None` when nothing is trained.
+    pub fn schedule(&self) -> Option<ScheduleView> {
+        let progress = self.progress.as_ref()?;
+        let table = &self.tables[&progress.partition];
+        let trainers: Vec<usize> = self
+            .cursors
+            .iter()
+            .filter(|cursor| cursor.training.is_some())
+            .filter_map(|cursor| match cursor.counted {
+                Counted::Batches(tally) => Some(tally),
+                _ => None,
+            })
+            .collect();
+        let batches = table.batches.range((progress.cycle, 0)..(progress.cycle + 1, 0));
+        let batches = batches.map(|(&(_, index), batch)| {
+            let left = trainers.iter().map(|&tally| u64::from(batch.tallies[tally].left)).sum();
+            (index, batch.groups.len() as u64, left)
+        });
+        Some(ScheduleView {
+            partition: table.name.clone(),
+            cycle: progress.cycle,
+            total_cycles: progress.plan.total_cycles,
+            version: self.version,
+            lineage: self.lineage,
+            admitted: progress.admitted,
+            dropped: progress.dropped,
+            retired: progress.retired,
+            in_flight: progress.in_flight(),
+            allowed: progress.allowed(),
+            complete: progress.complete.len() as u64,
+            cut: progress.cut,
+            batches: batches.collect(),
+            over: self.over(),
+        })
+    }
+
+    /// Every live weight version.
+    pub fn weights(&self) -> Vec<VersionView> {
+        let mut views = Vec::new();
+        for (definition, model) in self.definition.models.iter().zip(&self.models) {
+            for (&version, found) in &model.live {
+                let name = |session: &SessionId| self.sessions.get(session).map(|session| session.name.clone());
+                views.push(VersionView {
+                    model: definition.name.clone(),
+                    version,
+                    lineage: found.lineage,
+                    partition: self.tables.get(&found.partition).map_or_else(String::new, |table| table.name.clone()),
+                    pinned_by: found.pins.keys().filter_map(name).collect(),
+                });
+            }
+        }
+        views
+    }
+
+    /// All live rows of a partition, in order.
+    ///
+    /// # Errors
+    /// An unknown partition.
+    pub fn rows(&self, partition: PartitionId) -> Result<Rows, Refusal> {
+        self.table(partition).map(|table| table.live.rows())
+    }
+
+    /// Name, columns and birth of a live partition.
+    ///
+    /// # Errors
+    /// An unknown partition.
+    pub fn describe(&self, partition: PartitionId) -> Result<Partition, Refusal> {
+        let table = self.table(partition)?;
+        let columns = table.fields.iter().map(|field| field.def.clone()).collect();
+        Ok(Partition { name: table.name.clone(), columns, birth: table.birth.clone() })
+    }
+
+    /// Every sealed cell that is held, as runs: what a snapshot writes.
+    pub fn live_cells(&self) -> impl Iterator<Item = LiveRun> + '_ {
+        self.tables.iter().flat_map(|(&partition, table)| {
+            table.pages.held().map(move |(column, cell, len)| LiveRun {
+                partition,
+                column: ColumnId(column as u16),
+                chunk: cell.chunk,
+                slot: cell.slot,
+                len,
+            })
+        })
+    }
+
+    /// The row with a key, if it is live.
+    pub fn row_of_key(&self, partition: PartitionId, key: &str) -> Option<RowId> {
+        self.tables.get(&partition)?.keys.get(key).copied()
+    }
+}
