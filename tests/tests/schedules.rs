@@ -41,6 +41,31 @@ fn fully_async_without_lag_on_whole_cycles_equals_on_policy_bit_for_bit() {
 }
 
 #[test]
+fn a_phase_ends_with_the_first_cycle_that_reaches_its_level() {
+    let place = workplace();
+    let until = |level: &str| format!("phases.warmup.until={{steps: 3, at_most: {{train/loss: {level}}}}}");
+    let rl = "trainer.total_training_steps=1";
+    place.succeed("quickstart.yaml", &[&until("1000"), rl]);
+    let steps = |place: &Workplace| {
+        let file = place.run_file("small", "phases/warmup/metrics.jsonl");
+        std::fs::read_to_string(file).expect("the warm-up's metrics").lines().count()
+    }; // one line a step: the warm-up is not validated
+    assert_eq!(steps(&place), 1);
+    let other = workplace();
+    other.succeed("quickstart.yaml", &[&until("0"), rl]);
+    assert_eq!(steps(&other), 3, "a level that is not reached leaves the phase its length");
+}
+
+#[test]
+fn a_level_of_a_metric_that_is_not_reported_is_an_error_that_lists_those_that_are() {
+    let place = workplace();
+    let output = place.run("quickstart.yaml", &["phases.warmup.until={steps: 3, at_most: {train/los: 1}}"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(said.contains("train/los at most 1") && said.contains("train/loss"), "{said}");
+}
+
+#[test]
 fn one_step_off_lags_by_one_in_steady_state() {
     let place = workplace();
     place.succeed("quickstart.yaml", &["schedule=one_step_off"]);

@@ -18,10 +18,11 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The rule for a metric of this name: times (`timing_s/…`) are summed, of a learning rate (`…/lr`) and of counters (`training/global_step`,
+    /// The rule for a metric of this name: times (`timing_s/…`) and totals (`perf/total_…`)
+    /// are summed, of a learning rate (`…/lr`) and of counters (`training/global_step`,
     /// `training/epoch`) the last counts, a name with `max` or `min` in it says what it is, all else is averaged.
     pub fn of(name: &str) -> Rule {
-        if name.starts_with("timing_s/") {
+        if name.starts_with("timing_s/") || name.starts_with("perf/total_") {
             Rule::Sum
         } else if name.ends_with("/lr") || name == "training/global_step" || name == "training/epoch" {
             Rule::Last
@@ -128,6 +129,7 @@ mod tests {
             ("response_length/min", Rule::Min),
             ("global_seqlen/minmax_diff", Rule::Max),
             ("timing_s/max_wait", Rule::Sum),
+            ("perf/total_num_tokens", Rule::Sum),
             ("actor/lr", Rule::Last),
             ("training/epoch", Rule::Last),
             ("actor/pg_loss", Rule::Mean),

@@ -95,6 +95,11 @@ impl Sums {
         *total = 1.0;
     }
 
+    /// Adds what another mini-batch came to.
+    pub fn merge(&mut self, other: &Self) {
+        other.iter().for_each(|(name, value, weight)| self.mean(name, value, weight));
+    }
+
     /// The means and totals: name, value, weight.
     pub fn iter(&self) -> impl Iterator<Item = (&str, f64, f64)> {
         self.sums

@@ -25,6 +25,8 @@ pub struct Trainer<O> {
     settings: TrainerSettings,
     mini_batch: u64,
     model: Option<TorchModel>,
+    /// Metrics of the cycle in progress.
+    metrics: Sums,
 }
 
 const TENSOR_PREFIX: &str = "training/";
@@ -88,6 +90,7 @@ impl<O: Objective> Trainer<O> {
                     );
                     sums.part("training/skipped_updates", 1.0);
                 }
+                self.metrics.merge(&sums);
                 sums.iter().for_each(|(name, value, weight)| cx.report().metric(cut.cycle, name, value, weight));
             }
         }
@@ -126,6 +129,9 @@ impl<O: Objective> Stage for Trainer<O> {
             fail_point!("trainer::committed");
             cx.report().timing(&format!("update_{}", O::METRICS), begun.elapsed().as_secs_f64());
             if cut.last {
+                let metrics = std::mem::take(&mut self.metrics);
+                let means: Vec<_> = metrics.iter().map(|(name, value, _)| (name, value)).collect();
+                cx.end_at_level(cut.cycle, &means)?;
                 let begun = Instant::now();
                 cx.publish(self, cut.cycle)?;
                 cx.report().timing("update_weights", begun.elapsed().as_secs_f64());
@@ -171,6 +177,7 @@ impl<O: Objective> Register for Trainer<O> {
             settings,
             mini_batch: parameters.get(O::MINI_BATCH)?,
             model: None,
+            metrics: Sums::default(),
         })
     }
 }

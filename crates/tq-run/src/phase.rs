@@ -201,6 +201,7 @@ impl PhaseRun<'_> {
                 continue_on_publication: self.phase.schedule.on_publication
                     == tq_schedule::schedule::OnPublication::Continue,
             },
+            level: arithmetic.level.clone(),
             seed: self.plan.seed,
             device: worker.device.clone(),
             reporter: recorder.reporter(),

@@ -23,23 +23,34 @@ pub(crate) enum Logger {
 /// The first value that does not suit, with its key.
 pub(crate) fn check(plan: &Plan) -> Result<()> {
     loggers(plan)?;
+    for name in read::<Vec<String>>(plan, "trainer.logger")?.unwrap_or_default() {
+        if ELSEWHERE.contains(&name.as_str()) {
+            tracing::warn!("trainer.logger: `{name}` is not built in and is left out; metrics.jsonl has every value");
+        }
+    }
     kept_states(plan)?;
     Ok(())
 }
 
-/// `trainer.logger`.
+/// verl's loggers that need a service or a library of Python.
+const ELSEWHERE: [&str; 6] = ["wandb", "mlflow", "swanlab", "vemlp_wandb", "clearml", "trackio"];
+
+/// `trainer.logger`: those that are built in. verl's others are left out ([`check`] says so), so that its launch lines go
+/// through.
 ///
 /// # Errors
-/// For a logger that is not built in, naming it.
+/// For a logger that nobody knows, naming it.
 pub(crate) fn loggers(plan: &Plan) -> Result<Vec<Logger>> {
     let names: Vec<String> = read(plan, "trainer.logger")?.unwrap_or_default();
-    let known = |name: String| match serde_json::from_value(serde_json::Value::String(name.clone())) {
-        Ok(logger) => Ok(logger),
-        Err(_) => bail!(
-            "trainer.logger: found `{name}`; expected a list of console, file and tensorboard; no other logger is built in"
-        ),
-    };
-    names.into_iter().map(known).collect()
+    let mut loggers = Vec::new();
+    for name in names {
+        match serde_json::from_value(serde_json::Value::String(name.clone())) {
+            Ok(logger) => loggers.push(logger),
+            Err(_) if ELSEWHERE.contains(&name.as_str()) => {}
+            Err(_) => bail!("trainer.logger: found `{name}`; expected a list of console, file and tensorboard"),
+        }
+    }
+    Ok(loggers)
 }
 
 /// `trainer.max_actor_ckpt_to_keep`: named states that are kept, older ones are deleted once a newer one is named.
@@ -73,8 +84,10 @@ mod tests {
     fn loggers_are_known_or_refused_by_name() {
         let silent = plan("trainer.logger=[file]").expect("a known logger");
         assert_eq!(loggers(&silent).expect("checked by the plan"), [Logger::File]);
-        let refused = plan("trainer.logger=[console,wandb]").expect_err("not built in");
-        assert!(refused.to_string().contains("`wandb`"), "{refused}");
+        let elsewhere = plan("trainer.logger=[console,wandb]").expect("verl's own default");
+        assert_eq!(loggers(&elsewhere).expect("checked by the plan"), [Logger::Console]);
+        let refused = plan("trainer.logger=[console,wandbb]").expect_err("a logger that nobody knows");
+        assert!(refused.to_string().contains("`wandbb`"), "{refused}");
     }
 
     #[test]

@@ -85,6 +85,9 @@ impl Phase {
                 None => format!("not known yet ({})", a.total_cycles_from),
             },
         );
+        if let Some(level) = &a.level {
+            fact("until", format!("{level}, after the first cycle that reaches it"));
+        }
         let whole = a.total_cycles.map_or_else(
             || format!("total cycles × {}", a.groups_per_cycle),
             |cycles| cycles.saturating_mul(a.groups_per_cycle).to_string(),

@@ -349,12 +349,14 @@ pub(crate) struct Phase {
     pub(crate) _parameters: Anything,
 }
 
-/// `until: {steps: N}` or `until: {epochs: N}`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Until {
-    Steps(u64),
-    Epochs(u64),
+/// `until: {steps: N, at_most: {METRIC: LEVEL}}`: the longest length, `steps` or `epochs`, and optionally a level.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Until {
+    pub(crate) steps: Option<u64>,
+    pub(crate) epochs: Option<u64>,
+    pub(crate) at_most: IndexMap<String, f64>,
+    pub(crate) at_least: IndexMap<String, f64>,
 }
 
 /// A value that is read elsewhere.

@@ -6,7 +6,7 @@ use tq_config::Refusals;
 use crate::columns::Bound;
 use crate::entry::Until;
 use crate::phase::{Length, length};
-use crate::plan::{Arithmetic, Promises, Rows, Store};
+use crate::plan::{Arithmetic, Level, Promises, Rows, Side, Store};
 use crate::port::{Extent, Kind, Output};
 use crate::schedule::Schedule;
 use crate::scope::Scope;
@@ -56,7 +56,7 @@ pub(crate) fn arithmetic(
     scope: &Scope,
     schedule: &Schedule,
     groups: u64,
-    until: Option<Until>,
+    until: Option<&Until>,
     bound: &Bound,
     store: &Store,
     refusals: &mut Refusals,
@@ -73,6 +73,7 @@ pub(crate) fn arithmetic(
     let bytes_reserved_least = bytes_per_group.saturating_mul(groups).saturating_mul(schedule.state_every);
     let held = schedule.window(groups).saturating_add((schedule.state_every - 1).saturating_mul(groups));
     let (total_cycles, total_cycles_from) = total_cycles(scope, groups, until, bound, source, refusals)?;
+    let level = level(scope, until, bound, refusals);
     if let Some(budget) = store.budget.filter(|budget| *budget < bytes_reserved_least) {
         let cycles = schedule.state_every;
         let of_cycles = if cycles == 1 { "one cycle".into() } else { format!("{cycles} cycles (state_every)") };
@@ -101,6 +102,7 @@ pub(crate) fn arithmetic(
         updates_per_publication: updates.collect::<IndexMap<_, _>>(),
         total_cycles,
         total_cycles_from,
+        level,
         groups_ahead: schedule.ahead(groups),
         window: schedule.window(groups),
         max_tokens_per_cycle: rows_per_cycle.saturating_mul(longest.sequence()),
@@ -162,7 +164,7 @@ fn divisor_below(groups: u64, mini: u64) -> u64 {
 fn total_cycles(
     scope: &Scope,
     groups: u64,
-    until: Option<Until>,
+    until: Option<&Until>,
     bound: &Bound,
     source: &str,
     refusals: &mut Refusals,
@@ -197,6 +199,30 @@ fn total_cycles(
             Some((Some(cycles), format!("{key}: {epochs} × {rows} rows of `{source}` / {groups} groups")))
         }
     }
+}
+
+/// The level of a metric that ends the phase earlier, which only a single training task can tell.
+fn level(scope: &Scope, until: Option<&Until>, bound: &Bound, refusals: &mut Refusals) -> Option<Level> {
+    let until = until?;
+    let sides = [(Side::AtMost, &until.at_most), (Side::AtLeast, &until.at_least)];
+    let mut levels = sides.into_iter().flat_map(|(side, levels)| {
+        levels.iter().map(move |(metric, &value)| Level { metric: metric.clone(), side, value })
+    });
+    let (first, more) = (levels.next()?, levels.next());
+    let key = format!("phases.{}.until", scope.phase);
+    if let Some(more) = more {
+        refusals.push(scope.refuse(&key, format!("two levels, `{first}` and `{more}`"), "one"));
+    }
+    if !first.value.is_finite() {
+        refusals.push(scope.refuse(&key, format!("`{first}`"), "a finite level"));
+    }
+    let trainers: Vec<&str> =
+        bound.tasks.iter().filter(|(_, t)| t.training.is_some()).map(|(n, _)| n.as_str()).collect();
+    if trainers.len() != 1 {
+        let found = format!("a level, and training tasks {}", trainers.join(", "));
+        refusals.push(scope.refuse(&key, found, "one training task, whose metric ends the phase"));
+    }
+    Some(first)
 }
 
 /// Bytes of all evaluation partitions at once, when their rows are counted.

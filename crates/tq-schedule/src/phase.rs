@@ -123,7 +123,7 @@ fn plan(
     let json = scope.tree.to_json();
     let drafts = tasks::draft(planner, scope, entry, phases, needs, &json, refusals, notes);
     let bound = columns::bind(planner, scope, drafts, refusals.0.len() == before, refusals, notes)?;
-    let arithmetic = numbers::arithmetic(scope, &schedule, groups, entry.until, &bound, store, refusals)?;
+    let arithmetic = numbers::arithmetic(scope, &schedule, groups, entry.until.as_ref(), &bound, store, refusals)?;
     let promises = numbers::promises(&schedule, groups);
     Some(Phase {
         name: scope.phase.clone(),
@@ -165,12 +165,16 @@ pub(crate) enum Length {
 }
 
 /// `until`, else `trainer.total_training_steps`, else `trainer.total_epochs`.
-pub(crate) fn length(scope: &Scope, until: Option<Until>, refusals: &mut Refusals) -> Option<Length> {
+pub(crate) fn length(scope: &Scope, until: Option<&Until>, refusals: &mut Refusals) -> Option<Length> {
     let key = format!("phases.{}.until", scope.phase);
-    match until {
-        Some(Until::Steps(steps)) => return Some(Length::Steps(steps, key)),
-        Some(Until::Epochs(epochs)) => return Some(Length::Epochs(epochs, key)),
-        None => {}
+    match until.map(|until| (until.steps, until.epochs)) {
+        Some((Some(steps), None)) => return Some(Length::Steps(steps, key)),
+        Some((None, Some(epochs))) => return Some(Length::Epochs(epochs, key)),
+        Some((Some(_), Some(_))) => {
+            refusals.push(scope.refuse(&key, "`steps` and `epochs`", "one of them"));
+            return None;
+        }
+        Some((None, None)) | None => {}
     }
     let steps: Option<u64> = scope.parameter("trainer.total_training_steps", refusals)?;
     if let Some(steps) = steps {

@@ -3,7 +3,7 @@
 //! A [`Plan`] is plain data. It is written to `plan.yaml` ([`Plan::to_yaml`]) and shown by `--dry-run`
 //! ([`Plan::describe`]).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
@@ -316,6 +316,8 @@ pub struct Arithmetic {
     pub total_cycles: Option<u64>,
     /// How `total_cycles` came about.
     pub total_cycles_from: String,
+    /// The level that ends the phase earlier.
+    pub level: Option<Level>,
     /// ⌊S·B⌋.
     pub groups_ahead: u64,
     /// B + ⌊S·B⌋.
@@ -330,6 +332,45 @@ pub struct Arithmetic {
     pub bytes_at_peak: u64,
     /// Bytes that partitions with `every` reserve while they are evaluated; `None`: their rows were not counted.
     pub bytes_evaluation: Option<u64>,
+}
+
+/// A metric's level that ends a phase: the first cycle that reaches it is the last.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    /// A metric of the training task, averaged over the cycle.
+    pub metric: String,
+    /// From which side.
+    pub side: Side,
+    /// The level.
+    pub value: f64,
+}
+
+/// From which side a level is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// At the level or below.
+    AtMost,
+    /// At the level or above.
+    AtLeast,
+}
+
+impl Level {
+    /// Whether a value reaches it; not-a-number never does.
+    #[must_use]
+    pub fn is_reached(&self, value: f64) -> bool {
+        match self.side {
+            Side::AtMost => value <= self.value,
+            Side::AtLeast => value >= self.value,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let side = if self.side == Side::AtMost { "at most" } else { "at least" };
+        write!(f, "{} {side} {}", self.metric, self.value)
+    }
 }
 
 /// What a phase's schedule promises.

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{plan, plan_text};
-use tq_schedule::plan::{ColumnOrigin, Keep, Rows, Version};
+use tq_schedule::plan::{ColumnOrigin, Keep, Level, Rows, Side, Version};
 use tq_schedule::port::Per;
 use tq_schedule::{Plan, Planner};
 
@@ -209,6 +209,18 @@ fn parameters_of_a_phase_beat_the_command_line_and_can_be_overridden_themselves(
     let plan = plan("quickstart.yaml", &["actor_rollout_ref.actor.optim.lr=0"]).unwrap();
     let lr = |phase: &str| plan.phase(phase).unwrap().parameter("actor_rollout_ref.actor.optim.lr").unwrap().as_f64();
     assert_eq!((lr("warmup"), lr("rl")), (Some(1e-3), Some(0.0)), "the control without learning keeps its warm-up");
+}
+
+#[test]
+fn a_level_ends_a_phase_that_has_one_trainer() {
+    let level = |arguments: &[&str]| plan("quickstart.yaml", arguments).unwrap().phases[0].arithmetic.level.clone();
+    let expected = Level { metric: "train/loss".into(), side: Side::AtMost, value: 0.28 };
+    assert_eq!(level(&[]), Some(expected.clone()));
+    assert!(expected.is_reached(0.28) && !expected.is_reached(0.29) && !expected.is_reached(f64::NAN));
+    let higher = level(&["phases.warmup.until={steps: 3, at_least: {train/grad_norm: 2}}"]).unwrap();
+    assert!(higher.is_reached(2.0) && !higher.is_reached(1.9));
+    let two = plan("ppo.yaml", &["+phases={rl: {until: {steps: 3, at_most: {actor/loss: 0}}}}"]).unwrap_err();
+    assert!(two.to_string().contains("one training task"), "{two}");
 }
 
 #[test]

@@ -34,6 +34,10 @@ fn added(line: &str, arguments: &[&str]) -> String {
     refused("schedule: on_policy\n", &format!("{line}\nschedule: on_policy\n"), arguments)
 }
 
+fn phases(until: &str) -> String {
+    added(&format!("phases:\n  rl: {{until: {until}}}"), &[])
+}
+
 #[test]
 fn the_right_pipeline_is_not_refused() {
     let plan = plan_text(RIGHT, "right.yaml", &[]).unwrap();
@@ -65,6 +69,10 @@ wrong! {
 
 // More of the same kinds.
 wrong! {
+    a_length_twice: phases("{steps: 5, epochs: 1}");
+    two_levels: phases("{steps: 5, at_most: {actor/loss: 1}, at_least: {critic/score/mean: 0.5}}");
+    a_misspelt_level: phases("{steps: 5, atmost: {actor/loss: 1}}");
+    a_level_that_is_no_number: phases("{steps: 5, at_most: {actor/loss: low}}");
     misspelt_section: refused("schedule: on_policy", "shedule: on_policy", &[]);
     misspelt_schedule: refused("", "", &["schedule=on_polici"]);
     misspelt_schedule_field: refused("", "", &["schedule.lagg=1"]);

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use tq_schedule::plan::Level;
 use transferqueue::{
     Batch, Claim, Lease, Outputs, Rows, Session,
     catalog::command::{CutRef, RowHead},
@@ -60,6 +61,8 @@ pub struct Setup {
     pub model: Option<ModelUse>,
     /// Schedule.
     pub schedule: ScheduleFacts,
+    /// The level of a metric that ends the run earlier.
+    pub level: Option<Level>,
     /// Seed of the run.
     pub seed: u64,
     /// `cpu`, `cuda:0`, …
@@ -110,6 +113,11 @@ impl StageContext {
     /// The schedule's facts.
     pub fn schedule(&self) -> ScheduleFacts {
         self.setup.schedule
+    }
+
+    /// The level of a metric that ends the run earlier, if the pipeline names one.
+    pub fn level(&self) -> Option<&Level> {
+        self.setup.level.as_ref()
     }
 
     /// The worker's device: `cpu`, `cuda:0`, …

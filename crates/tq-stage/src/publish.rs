@@ -40,6 +40,33 @@ impl StageContext {
         self.offer(stage, Some(cycle))
     }
 
+    /// Makes `cycle` the last one if its metrics reach the level that the pipeline's `until` names. Called with the means
+    /// of the whole cycle (none: every row of it was dropped), after its last batch is committed and before
+    /// [`StageContext::publish`].
+    ///
+    /// # Errors
+    /// When the metric is not among them.
+    pub fn end_at_level(&self, cycle: u64, metrics: &[(&str, f64)]) -> Result<()> {
+        let Some(level) = self.level() else { return Ok(()) };
+        if metrics.is_empty() {
+            return Ok(());
+        }
+        let found = metrics.iter().find(|(name, _)| *name == level.metric);
+        let (_, value) = found.with_context(|| {
+            let known: Vec<_> = metrics.iter().map(|(name, _)| *name).collect();
+            format!(
+                "the phase ends at {level}, and stage `{}` reports no such metric; it reports: {}",
+                self.stage(),
+                known.join(", ")
+            )
+        })?;
+        if level.is_reached(*value) {
+            tracing::info!(stage = self.stage(), cycle, "{value} reaches {level}: this cycle is the last");
+            self.session().end_schedule(cycle)?;
+        }
+        Ok(())
+    }
+
     fn offer(&self, stage: &dyn Stage, cycle: Option<u64>) -> Result<Option<u64>> {
         fail_point!("trainer::offer");
         let mut writer = StateWriter::new();

@@ -224,6 +224,12 @@ pub enum Command {
         /// The closed partition with the trainer's state.
         state: Option<PartitionId>,
     },
+    /// The cycle in progress is the last one, though the plan has more. It is completely cut; groups that were admitted
+    /// ahead leave as `surplus` once it ends.
+    EndSchedule {
+        /// The cycle in progress.
+        cycle: u64,
+    },
     /// Holds a weight version for this session. `None`: the newest.
     Pin {
         /// Of which model.

@@ -119,6 +119,8 @@ pub enum Event {
     PartOffered { model: ModelId, cycle: Option<u64>, weights: Option<PartitionId>, state: Option<PartitionId> },
     /// The publication: cycle ended (or the beginning), rows of it consumed by every training task, versions visible.
     CyclePublished { cycle: Option<u64>, version: u64, lineage: u64, models: Vec<Published> },
+    /// The run ends after fewer cycles than the plan has.
+    ScheduleShortened { cycles: u64 },
     /// A session holds a version.
     VersionPinned { session: SessionId, model: ModelId, version: u64 },
     /// It lets go.

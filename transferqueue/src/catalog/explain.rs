@@ -175,7 +175,7 @@ fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
             progress.cycle,
         ),
         (Gate::Schedule, Some(progress)) if progress.remaining() == 0 => {
-            format!("has admitted all groups of {} cycles", progress.plan.total_cycles)
+            format!("has admitted all groups of {} cycles", progress.cycles)
         }
         (Gate::Schedule, _) if parent.live.iter_from(expansion.next.0).next().is_none() => {
             format!("has no row of `{}` left to expand, and it is not closed", parent.name)

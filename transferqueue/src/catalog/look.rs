@@ -141,7 +141,7 @@ impl State {
         Some(ScheduleView {
             partition: table.name.clone(),
             cycle: progress.cycle,
-            total_cycles: progress.plan.total_cycles,
+            total_cycles: progress.cycles,
             version: self.version,
             lineage: self.lineage,
             admitted: progress.admitted,

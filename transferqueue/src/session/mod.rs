@@ -267,6 +267,14 @@ impl Session {
         }
     }
 
+    /// Makes the cycle in progress the run's last; called by a training task between its `last` batch and its offer.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for another cycle, or one that is not completely cut.
+    pub fn end_schedule(&self, cycle: u64) -> Result<(), Error> {
+        self.done("end of the schedule", Command::EndSchedule { cycle })
+    }
+
     /// Waits for a weight version and holds it until the returned pin is dropped. `None`: the newest.
     ///
     /// # Errors

@@ -61,6 +61,7 @@ pub enum Op {
     Jump(bool),
     Retry(u8),
     Offer(u8),
+    EndSchedule(u8),
     Restore,
 }
 
@@ -233,6 +234,7 @@ impl Driver {
                 assert_eq!(self.world.catalog.state().seq(), seq);
             }
             Op::Offer(pick) => self.offer(pick),
+            Op::EndSchedule(pick) => self.end_schedule(pick),
             Op::Restore => {
                 self.world.restore();
                 self.model.now = self.world.now;
@@ -379,7 +381,7 @@ impl Driver {
             .filter(|row| in_cycle(*row))
             .any(|row| matches!(self.model.rows[row].tasks[model::TRAIN], For::Ready | For::Waiting | For::Leased(_)));
         let owner = self.model.trainer.is_none_or(|trainer| trainer == session);
-        let possible = cycle < model::CYCLES && self.model.cut && !left && owner;
+        let possible = cycle < self.model.cycles && self.model.cut && !left && owner;
         let offer = Command::Offer { model: ModelId(0), cycle: Some(cycle), weights: None, state: None };
         let reply = self.call(session, offer);
         match reply {
@@ -388,6 +390,22 @@ impl Driver {
                 assert_eq!(reply, Reply::Offered(Some(cycle + 1)));
                 self.model.publish();
                 self.check_publication(cycle);
+            }
+            Err(refusal) => assert!(!possible, "{refusal}"),
+        }
+    }
+
+    /// Seldom: most runs take their whole length.
+    fn end_schedule(&mut self, pick: u8) {
+        let Some(session) = self.session(pick).filter(|_| pick < 30) else { return };
+        let cycle = self.model.cycle;
+        let possible = cycle < self.model.cycles && self.model.cut;
+        match self.call(session, Command::EndSchedule { cycle }) {
+            Ok(reply) => {
+                assert!(possible);
+                assert_eq!(reply, Reply::Done);
+                self.model.cycles = cycle + 1;
+                self.model.settle();
             }
             Err(refusal) => assert!(!possible, "{refusal}"),
         }

@@ -41,6 +41,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any::<bool>().prop_map(Op::Jump),
         3 => pick.prop_map(Op::Retry),
         6 => pick.prop_map(Op::Offer),
+        1 => pick.prop_map(Op::EndSchedule),
         1 => pick.prop_map(|pick| if pick < 60 { Op::Restore } else { Op::Tick(900) }),
     ]
 }

@@ -121,6 +121,8 @@ pub struct Model {
     pub leases: BTreeMap<u64, Lease>,
     pub next_lease: u64,
     pub cycle: u64,
+    /// Cycles of the run.
+    pub cycles: u64,
     pub cut: bool,
     pub admitted: u64,
     pub dropped: u64,
@@ -132,7 +134,7 @@ pub struct Model {
 
 impl Model {
     pub fn new() -> Self {
-        Self { next_lease: 1, ..Self::default() }
+        Self { next_lease: 1, cycles: CYCLES, ..Self::default() }
     }
 
     /// Moves the clock as the catalog does; returns whether it jumped.
@@ -431,6 +433,6 @@ impl Model {
 
     pub fn over(&self) -> bool {
         let uncut = |group: &Group| group.cut.is_none() && !group.gone;
-        self.cycle >= CYCLES || self.samples_closed && !self.cut && !self.groups.iter().any(uncut)
+        self.cycle >= self.cycles || self.samples_closed && !self.cut && !self.groups.iter().any(uncut)
     }
 }

@@ -440,3 +440,25 @@ fn a_cycle_whose_trainer_is_lost_after_its_rows_were_dropped_wakes_the_next_one_
     assert!(world.claimed(next, "actor", 1).batch.rows.is_empty());
     assert_eq!(world.offer(next, "policy", Some(0)), Ok(Reply::Offered(Some(1))));
 }
+
+#[test]
+fn a_schedule_ended_early_publishes_its_cycle_and_drops_what_was_admitted_ahead() {
+    let mut world = World::new(grpo(1, schedule(1, 1, 1, 5)));
+    let s = world.session("s");
+    world.offer(s, "policy", None).unwrap();
+    world.put(s, "prompts", 5).unwrap();
+    let end = |cycle| Command::EndSchedule { cycle };
+    assert!(matches!(world.call(s, end(1)), Err(Refusal::Offer { .. })), "not the cycle in progress");
+    assert!(matches!(world.call(s, end(0)), Err(Refusal::Offer { .. })), "not completely cut");
+    stream(&mut world, s);
+    world.work(s, "actor", 1);
+    world.call(s, end(0)).unwrap();
+    assert_eq!(world.offer(s, "policy", Some(0)), Ok(Reply::Offered(Some(1))));
+    let schedule = world.catalog.state().schedule().unwrap();
+    assert_eq!((schedule.cycle, schedule.total_cycles, schedule.over), (1, 1, true));
+    assert_eq!((schedule.admitted, schedule.retired, schedule.dropped), (2, 1, 1));
+    assert_eq!((world.live("samples"), world.live("prompts")), (0, 0));
+    assert_eq!(world.ledger("actor").dropped, [("surplus".to_owned(), 1)].into());
+    assert_eq!(world.claim(s, "actor", 1), Ok(Reply::Ended));
+    assert!(matches!(world.call(s, end(1)), Err(Refusal::Offer { .. })), "it is over");
+}

@@ -19,6 +19,8 @@ use crate::{folder::PhaseFolder, interrupt, settings};
 pub(super) struct Step {
     /// What was published, and every row it consumed.
     pub(super) published: Publication,
+    /// Whether the run is over with it.
+    pub(super) over: bool,
     /// The position to name, if it is to be named.
     pub(super) capture: Option<Captured>,
 }
@@ -38,7 +40,6 @@ pub(super) struct Journal {
     lines: Lines,
     audit: Audit,
     bar: ProgressBar,
-    total: u64,
     /// Versions after which a validation round runs: every so many, and whether before the first update.
     rounds: Option<(u64, bool)>,
     named: u64,
@@ -92,7 +93,6 @@ impl Journal {
             lines,
             audit,
             bar,
-            total,
             rounds,
             named: begun_at,
             states,
@@ -100,10 +100,6 @@ impl Journal {
             last_step: Instant::now(),
             last_reward: None,
         })
-    }
-
-    pub(super) fn total_cycles(&self) -> u64 {
-        self.total
     }
 
     /// Writes until the board is closed; returns the steps of the last named state. An error stops the store: a run
@@ -131,7 +127,7 @@ impl Journal {
 
     fn published(&mut self, step: Step) -> Result<()> {
         fail_point!("journal::published");
-        let Step { published, capture } = step;
+        let Step { published, over, capture } = step;
         let steps = published.cycle.map_or(0, |cycle| cycle + 1);
         let mut metrics = self.board.take(published.cycle);
         if let Some(cycle) = published.cycle {
@@ -146,7 +142,7 @@ impl Journal {
             }
             self.show(cycle, &metrics);
         }
-        let waits = self.is_validated(published.version);
+        let waits = self.is_validated(published.version, over);
         if published.cycle.is_some() || waits {
             self.lines.add(steps, metrics, waits)?;
         }
@@ -195,10 +191,10 @@ impl Journal {
         Ok(())
     }
 
-    fn is_validated(&self, version: u64) -> bool {
+    fn is_validated(&self, version: u64, over: bool) -> bool {
         self.rounds.is_some_and(|(every, first)| match version {
             0 => first,
-            v => v == self.total || (every > 0 && v % every == 0),
+            v => over || (every > 0 && v % every == 0),
         })
     }
 

@@ -42,13 +42,15 @@ impl Recorder {
         let board = Arc::new(Board::default());
         let journal =
             Journal::open(store.clone(), board.clone(), plan, phase, folder.clone(), begun_at, resumed, progress)?;
-        let (posted, total, every) = (board.clone(), journal.total_cycles(), phase.schedule.state_every.max(1));
+        let (posted, every) = (board.clone(), phase.schedule.state_every.max(1));
         store.on_publication(move |publication| {
             let published = publication.consumed;
             let steps = published.cycle.map_or(0, |cycle| cycle + 1);
-            let named = steps % every == 0 || steps == total || interrupt::requested();
+            let over = publication.state.schedule().is_some_and(|schedule| schedule.over);
+            let named = steps % every == 0 || over || interrupt::requested();
             posted.post(Message::Published(Step {
                 published: published.clone(),
+                over,
                 capture: named.then(|| publication.capture()),
             }));
         })?;

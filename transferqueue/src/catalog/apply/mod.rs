@@ -53,6 +53,12 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::CyclePublished { cycle, version, lineage, models } => {
             state.cycle_published(*cycle, *version, *lineage, models);
         }
+        Event::ScheduleShortened { cycles } => {
+            state.scratch.schedule = true;
+            if let Some(progress) = &mut state.progress {
+                progress.cycles = *cycles;
+            }
+        }
         Event::VersionPinned { session, model, version } => state.version_pinned(*session, *model, *version),
         Event::VersionUnpinned { session, model, version } => state.version_unpinned(*session, *model, *version),
         Event::VersionRetired { model, version } => {

@@ -18,7 +18,7 @@ impl State {
             let table = &self.tables[&progress.partition];
             table.closed && progress.uncut.is_empty() && progress.batches == 0
         };
-        progress.cycle >= progress.plan.total_cycles || drained()
+        progress.cycle >= progress.cycles || drained()
     }
 
     /// Whether a parent has no row left to expand and will get none.
@@ -47,7 +47,7 @@ fn born(table: &Table, n: u32, version: u64, parents: impl Iterator<Item = RowId
 
 /// Groups that the schedule admits now.
 pub(super) fn scheduled(state: &State) -> Vec<Event> {
-    let Some(progress) = state.progress.as_ref().filter(|p| p.cycle < p.plan.total_cycles) else { return Vec::new() };
+    let Some(progress) = state.progress.as_ref().filter(|p| p.cycle < p.cycles) else { return Vec::new() };
     let table = &state.tables[&progress.partition];
     let Some(expansion) = table.expansion.as_ref().filter(|_| !table.closed) else { return Vec::new() };
     let mut room = progress.allowed().saturating_sub(progress.in_flight()).min(progress.remaining());

@@ -14,7 +14,7 @@ use crate::ids::{GroupId, PartitionId, RowId, Rows};
 
 /// Batches of the current cycle that can be cut now.
 pub(super) fn batches(state: &State) -> Vec<Event> {
-    let Some(progress) = state.progress.as_ref().filter(|p| !p.whole && p.cycle < p.plan.total_cycles) else {
+    let Some(progress) = state.progress.as_ref().filter(|p| !p.whole && p.cycle < p.cycles) else {
         return Vec::new();
     };
     let plan = &progress.plan;
@@ -147,7 +147,7 @@ pub(super) fn stale(state: &State) -> Vec<Event> {
 /// Groups that were admitted beyond the last cycle.
 pub(super) fn surplus(state: &State) -> Vec<Event> {
     match &state.progress {
-        Some(progress) if progress.cycle >= progress.plan.total_cycles => {
+        Some(progress) if progress.cycle >= progress.cycles => {
             let table = &state.tables[&progress.partition];
             leaving(progress, table, progress.uncut.iter().copied(), "surplus")
         }

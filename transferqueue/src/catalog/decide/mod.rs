@@ -72,6 +72,7 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
         Command::Offer { model, cycle, weights, state: trainer } => {
             publish::offer(state, *model, *cycle, (*weights, *trainer), caller)
         }
+        Command::EndSchedule { cycle } => session().and_then(|_| publish::end_schedule(state, *cycle)),
         Command::Pin { model, version } => publish::pin(state, *model, *version, session()?),
         Command::Unpin { model, version } => publish::unpin(state, *model, *version, session()?),
         Command::Tick => Ok(Decision::done(leases::tick(state, now))),

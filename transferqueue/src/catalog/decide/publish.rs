@@ -88,8 +88,8 @@ fn trained(
     let Some(progress) = &state.progress else {
         return refuse(format!("`{name}` offers cycle {cycle}"), "this catalog has no schedule, so no cycles".into());
     };
-    if cycle != progress.cycle || cycle >= progress.plan.total_cycles {
-        let hint = format!("the current cycle is {} of {}", progress.cycle, progress.plan.total_cycles);
+    if cycle != progress.cycle || cycle >= progress.cycles {
+        let hint = format!("the current cycle is {} of {}", progress.cycle, progress.cycles);
         return refuse(format!("`{name}` offers cycle {cycle}"), hint);
     }
     let trainer = state.cursors.iter().find(|cursor| cursor.training.is_some_and(|t| t.model == id));
@@ -122,6 +122,25 @@ fn trained(
     }
     let training = state.cursors.iter().filter(|cursor| cursor.trains_in(cycle));
     Ok(training.filter_map(|cursor| cursor.training.map(|t| t.model)).collect())
+}
+
+/// The current cycle becomes the last.
+pub(super) fn end_schedule(state: &State, cycle: u64) -> Result<Decision, Refusal> {
+    let Some(progress) = &state.progress else {
+        return refuse(format!("cycle {cycle} is to be the last"), "this catalog has no schedule, so no cycles".into());
+    };
+    if cycle != progress.cycle || cycle >= progress.cycles {
+        let hint = format!("the current cycle is {} of {}", progress.cycle, progress.cycles);
+        return refuse(format!("cycle {cycle} is to be the last"), hint);
+    }
+    if !progress.whole {
+        let (cut, all) = (progress.cut, progress.plan.groups_per_cycle);
+        return refuse(
+            format!("cycle {cycle} is to be the last and is not completely cut: {cut} of {all} groups"),
+            "end the schedule after the batch with `last`".into(),
+        );
+    }
+    Ok(Decision::done(vec![Event::ScheduleShortened { cycles: cycle + 1 }]))
 }
 
 /// Rows of the current cycle that a training task still has to commit.

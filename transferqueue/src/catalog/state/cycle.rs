@@ -12,6 +12,8 @@ use crate::ids::{GroupId, PartitionId};
 pub(crate) struct Progress {
     pub(crate) plan: Schedule,
     pub(crate) partition: PartitionId,
+    /// Cycles of the run: the plan's, or fewer once it was shortened.
+    pub(crate) cycles: u64,
     /// Groups ever admitted.
     pub(crate) admitted: u64,
     /// Groups that lost all their rows before their cycle ended.
@@ -42,6 +44,7 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(plan: Schedule, partition: PartitionId) -> Self {
         Self {
+            cycles: plan.total_cycles,
             plan,
             partition,
             admitted: 0,
@@ -71,7 +74,7 @@ impl Progress {
 
     /// Groups that the rest of the run may still admit, whatever is in flight.
     pub(crate) fn remaining(&self) -> u64 {
-        (self.plan.total_cycles * self.plan.groups_per_cycle).saturating_sub(self.admitted - self.dropped)
+        (self.cycles * self.plan.groups_per_cycle).saturating_sub(self.admitted - self.dropped)
     }
 
     /// A group no longer needs the weights of its admission.

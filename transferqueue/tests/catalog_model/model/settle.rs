@@ -1,6 +1,6 @@
 //! What follows by itself, worked out from scratch.
 
-use super::{AHEAD, B, COLUMNS, COPY, CYCLES, Cell, For, Group, LONG, Model, NOTE, NOTED, OUT, READS, Row, TASKS};
+use super::{AHEAD, B, COLUMNS, COPY, Cell, For, Group, LONG, Model, NOTE, NOTED, OUT, READS, Row, TASKS};
 
 impl Model {
     /// Everything that follows, from scratch, until nothing changes.
@@ -34,14 +34,14 @@ impl Model {
     }
 
     fn exhausted(&self) -> bool {
-        self.closed && self.next_prompt == self.prompts.len() || self.admitted - self.dropped >= CYCLES * B
+        self.closed && self.next_prompt == self.prompts.len() || self.admitted - self.dropped >= self.cycles * B
     }
 
     fn admit(&mut self) {
-        while self.cycle < CYCLES
+        while self.cycle < self.cycles
             && !self.samples_closed
             && self.admitted - self.dropped - self.retired < B + AHEAD
-            && self.admitted - self.dropped < CYCLES * B
+            && self.admitted - self.dropped < self.cycles * B
             && self.next_prompt < self.prompts.len()
         {
             let (prompt, version) = (self.next_prompt as u64, self.cycle);
@@ -78,7 +78,7 @@ impl Model {
             rows.iter().filter(|row| row.present()).all(|row| row.cells[OUT].sealed() && row.cells[1].sealed())
         };
         let enough = next.len() as u64 == B || self.exhausted() && !next.is_empty();
-        if self.cut || self.cycle >= CYCLES || !enough || !next.iter().all(complete) {
+        if self.cut || self.cycle >= self.cycles || !enough || !next.iter().all(complete) {
             return;
         }
         self.cut = true;
