@@ -7,7 +7,7 @@ use std::path::PathBuf;
 #[non_exhaustive]
 pub enum Error {
     /// A file or folder could not be opened, read, created or renamed.
-    #[error("{path}: {source}")]
+    #[error("cannot read or write {path}")]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -15,7 +15,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is not parquet, or uses a feature that is not compiled in.
-    #[error("{path}: not readable as parquet: {source}")]
+    #[error("{path}: not readable as parquet")]
     Parquet {
         /// The file.
         path: PathBuf,

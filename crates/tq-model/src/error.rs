@@ -27,10 +27,10 @@ pub enum Error {
     #[error("training: {0}")]
     Training(String),
     /// The caller's loss function failed.
-    #[error("loss function failed: {0}")]
+    #[error("loss function failed")]
     Loss(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// A file could not be read or written.
-    #[error("cannot {action} {path}: {source}")]
+    #[error("cannot {action} {path}")]
     Io {
         /// What was tried: `read`, `write`, `create`.
         action: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// libtorch refused an operation; memory is the usual reason.
-    #[error("libtorch: {0}")]
+    #[error("libtorch refused an operation")]
     Torch(#[from] tch::TchError),
 }
 

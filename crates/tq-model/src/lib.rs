@@ -53,6 +53,7 @@
 
 mod batch;
 mod config;
+mod cuda;
 mod decoder;
 mod error;
 pub mod generate;

@@ -3,7 +3,7 @@
 use tch::Device;
 
 use crate::weights::DType;
-use crate::{Error, Result};
+use crate::{Error, Result, cuda};
 
 /// Where weights lie and in which type they are kept and computed with.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -33,14 +33,26 @@ impl Placement {
                 return Err(Error::Config(format!("{role} dtype {dtype} is not for weights; expected f32 or bf16")));
             }
         }
-        if let Device::Cuda(index) = self.device
-            && tch::Cuda::device_count() <= index as i64
-        {
-            return Err(Error::Config(format!(
-                "device cuda:{index} was asked for, libtorch sees {} CUDA devices",
-                tch::Cuda::device_count()
-            )));
+        if let Device::Cuda(index) = self.device {
+            let devices = cuda::devices()?;
+            if devices <= index as i64 {
+                return Err(Error::Config(format!(
+                    "device cuda:{index} was asked for, libtorch sees {devices} CUDA devices"
+                )));
+            }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_not_there_is_refused_by_name() {
+        let far = Placement { device: Device::Cuda(99), ..Placement::cpu(DType::F32) };
+        let said = far.check().expect_err("nobody has a hundred GPUs").to_string();
+        assert!(said.contains("cuda:99") || said.contains("libtorch_cuda.so") && said.contains("device: cpu"), "{said}");
     }
 }
