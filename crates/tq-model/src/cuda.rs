@@ -15,7 +15,10 @@ const LIBRARY: &str = "libtorch_cuda.so";
 /// [`Error::Config`] when the library cannot be loaded, with what the loader said.
 pub(crate) fn devices() -> Result<i64> {
     static LOADED: OnceLock<std::result::Result<Library, String>> = OnceLock::new();
-    #[expect(unsafe_code, reason = "loading a library runs its initialisers; this one is made to be loaded into libtorch")]
+    #[expect(
+        unsafe_code,
+        reason = "loading a library runs its initialisers; this one is made to be loaded into libtorch"
+    )]
     let open = || unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string());
     match LOADED.get_or_init(open) {
         // libtorch counts once and keeps the number, so nothing may ask it before the library is there.

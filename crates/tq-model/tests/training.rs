@@ -274,7 +274,9 @@ fn misuse_is_refused() {
     });
     assert!(not_asked.unwrap_err().to_string().contains("entropy, which were not asked for"));
     let failed = model.accumulate(&rows, &Want::log_probs(1.0), &mut |_| Err(Error::loss("no such advantage")));
-    assert_eq!(failed.unwrap_err().to_string(), "loss function failed: no such advantage");
+    let failed = failed.unwrap_err();
+    let cause = std::error::Error::source(&failed).map(ToString::to_string);
+    assert_eq!((failed.to_string(), cause.as_deref()), ("loss function failed".into(), Some("no such advantage")));
     let state = model.training_state().unwrap().filtered(|name| !name.contains("exp_avg_sq.model.norm"));
     assert!(model.load_training_state(&state).is_err());
 }

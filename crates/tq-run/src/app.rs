@@ -178,6 +178,6 @@ fn say(text: &str) {
 
 #[allow(clippy::print_stderr, reason = "how the program ended is for people")]
 fn ended(text: &str, code: u8) -> ExitCode {
-    eprintln!("tq-run: {text}");
+    eprintln!("{}: {text}", crate::process::name());
     ExitCode::from(code)
 }

@@ -92,7 +92,11 @@ impl PhaseRun<'_> {
         let first_error: Arc<Mutex<Option<anyhow::Error>>> = Arc::default();
         let fail = |store: &Store, stage: &str, error: anyhow::Error| {
             store.stop(format!("stage `{stage}` failed: {error:#}"));
-            first_error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(error);
+            let mut first = first_error.lock().unwrap_or_else(|e| e.into_inner());
+            // Whoever only heard that the store stops did not cause it, whichever is joined first.
+            if first.as_ref().is_none_or(|before| is_stop(before) && !is_stop(&error)) {
+                *first = Some(error);
+            }
         };
         thread::scope(|scope| -> Result<()> {
             let (mut consumers, mut sources) = (Vec::new(), Vec::new());

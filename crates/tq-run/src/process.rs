@@ -1,6 +1,6 @@
 //! What must hold before libtorch does its first work: OpenMP threads that sleep instead of spinning, logging.
 
-use std::{env, os::unix::process::CommandExt, process::Command};
+use std::{env, os::unix::process::CommandExt, path::PathBuf, process::Command};
 
 use tracing_subscriber::EnvFilter;
 
@@ -23,4 +23,10 @@ pub(crate) fn prepare() {
             Command::new(program).args(env::args_os().skip(1)).env(WAIT_POLICY, "PASSIVE").envs(ALLOCATOR).exec();
         tracing::warn!("cannot start again with {WAIT_POLICY}=PASSIVE ({error}); stages may slow each other down");
     }
+}
+
+/// The program's name as it was started: a program with stages of its own is not called `tq-run`.
+pub(crate) fn name() -> String {
+    let path = env::args_os().next().map(PathBuf::from).unwrap_or_default();
+    path.file_name().map_or_else(|| "tq-run".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -65,8 +65,10 @@ impl StageCatalog for Registry {
             DescribeError::Parameter {
                 key: format!("stages.{}", query.stage),
                 found: format!("{error:#}"),
-                expected: "settings and parameters that suit the stage (`tq-run stages` prints their schema)"
-                    .to_owned(),
+                expected: format!(
+                    "settings and parameters that suit the stage (`{} stages` prints their schema)",
+                    crate::process::name()
+                ),
             }
         })?;
         Ok(stage.ports())

@@ -137,7 +137,9 @@ impl Phase {
                     format!("{} ({count})", files.join(", "))
                 }
                 Rows::Expand { source, n, every } => {
-                    let every = every.map_or(String::new(), |k| format!(", all of it every {k} cycles"));
+                    let every = every.map_or(String::new(), |k| {
+                        if k == 1 { ", all of it every cycle".into() } else { format!(", all of it every {k} cycles") }
+                    });
                     format!("{n} row{} for each of {source}{every}", if *n == 1 { "" } else { "s" })
                 }
                 Rows::Put => "put by clients".into(),
@@ -151,6 +153,7 @@ impl Phase {
                     ColumnOrigin::Put => "clients".into(),
                 };
                 let mut to = c.readers.clone();
+                to.dedup();
                 to.extend(c.linked_into.iter().map(|p| format!("(linked into {p})")));
                 to.extend(c.keep.map(|keep| match keep {
                     Keep::Rows => "(kept)".to_owned(),

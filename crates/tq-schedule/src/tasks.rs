@@ -171,7 +171,7 @@ impl Describe<'_> {
                 let known = self.planner.catalog.stages();
                 let refusal = self.scope.refuse(&join(key, "use"), format!("the stage `{name}`"), "a registered stage");
                 let refusal = refusal.nearest(name, known.iter().map(String::as_str));
-                let list = format!("registered: {}", known.join(", "));
+                let list = format!("run it with the program that registers it; this one has {}", known.join(", "));
                 refusals.push(if refusal.action.is_empty() { refusal.action(list) } else { refusal });
                 None
             }

@@ -53,6 +53,9 @@ mod tests {
     fn a_device_that_is_not_there_is_refused_by_name() {
         let far = Placement { device: Device::Cuda(99), ..Placement::cpu(DType::F32) };
         let said = far.check().expect_err("nobody has a hundred GPUs").to_string();
-        assert!(said.contains("cuda:99") || said.contains("libtorch_cuda.so") && said.contains("device: cpu"), "{said}");
+        assert!(
+            said.contains("cuda:99") || said.contains("libtorch_cuda.so") && said.contains("device: cpu"),
+            "{said}"
+        );
     }
 }
