@@ -41,6 +41,17 @@ pub enum Error {
     /// A snapshot cannot be read or written.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
+    /// The store's process does not answer.
+    #[error("{url}: {what} was not answered within {waited_ms} ms: {why}")]
+    Unreachable { url: String, what: String, waited_ms: u64, why: String },
+    /// Another store answers than the one this client knew.
+    #[error(
+        "{url} is another store than before (incarnation {found:#x}, expected {expected:#x}): it was restarted or restored; connect again and claim again"
+    )]
+    Incarnation { url: String, expected: u64, found: u64 },
+    /// The server refuses the client or its message.
+    #[error("{url}: {why}")]
+    Server { url: String, why: String },
     /// The store is not usable any more.
     #[error("the store is broken: {what}; restore the last snapshot")]
     Broken { what: String },

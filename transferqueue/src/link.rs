@@ -1,4 +1,4 @@
-//! The way to the catalog: what a session needs of it, in this process or (later) over a wire.
+//! The way to the catalog: what a session needs of it, in this process or over a wire.
 
 use std::{sync::Arc, time::Instant};
 

@@ -154,13 +154,18 @@ pub(crate) fn step(session: &Session, task: &str) -> bool {
 
 /// A whole run: one thread a stage, until every stream has ended.
 pub(crate) fn run(store: &Store, cycles: i32) {
-    publish(&store.session("trainer").unwrap(), None, 0);
+    run_over(&|name| store.session(name).unwrap(), cycles);
+}
+
+/// The same over sessions from anywhere.
+pub(crate) fn run_over(open: &dyn Fn(&str) -> Session, cycles: i32) {
+    publish(&open("trainer"), None, 0);
     std::thread::scope(|scope| {
         for task in ["rollout", "reward", "advantage", "actor"] {
-            let session = store.session(format!("{task}-0")).unwrap();
+            let session = open(&format!("{task}-0"));
             scope.spawn(move || while step(&session, task) {});
         }
-        let feeder = store.session("feeder").unwrap();
+        let feeder = open("feeder");
         scope.spawn(move || {
             feed(&feeder, 0, 4 * cycles);
             feeder.close_partition(PartitionId(0)).unwrap();

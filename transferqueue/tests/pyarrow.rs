@@ -1,15 +1,20 @@
-//! Stock pyarrow reads what the store maps to Arrow. Skipped, and said so, where pyarrow is not installed.
+//! Stock pyarrow reads what the store maps to Arrow, from a file and over Flight, and writes it back. Skipped, and said so, where pyarrow is not installed.
 
 use std::{
     fs::File,
     path::Path,
     process::{Command, Stdio},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use arrow::{array::RecordBatch, datatypes::Schema, ipc::writer::FileWriter};
 use half::{bf16, f16};
-use transferqueue::{Batch, Column, Dtype, Element, Kind, Outputs};
+use transferqueue::{
+    Batch, Column, Definition, Dtype, Element, Kind, NewRow, Options, Outputs, PartitionId, RowId, Rows, Store,
+    catalog::definition::{Birth, Partition},
+    server,
+};
 
 /// Values 0 to 5 in every dtype; python checks them by name.
 fn columns() -> (Vec<Column>, Outputs) {
@@ -56,7 +61,52 @@ const CHECK: &str = r#"
 import json, sys
 import numpy as np
 import pyarrow as pa
-table = pa.ipc.open_file(sys.argv[1]).read_all().combine_chunks()
+def table_of(source):
+    if not source.startswith("grpc://"):
+        return pa.ipc.open_file(source).read_all()
+    import pyarrow.flight as flight
+    client = flight.connect(source)
+    options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + sys.argv[2].encode())])
+    try:
+        list(client.list_flights())
+        assert False, "listed without a token"
+    except flight.FlightUnauthenticatedError as error:
+        assert "authorization" in str(error), error
+    flights = {tuple(info.descriptor.path): info for info in client.list_flights(options=options)}
+    assert set(flights) == {(b"all",), (b"copy",), (b"own",)}, flights
+    assert flights[(b"all",)].total_records == 3 and flights[(b"copy",)].total_records == 0
+    schema = client.get_schema(flight.FlightDescriptor.for_path("all"), options).schema
+    info = client.get_flight_info(flight.FlightDescriptor.for_path("all"), options)
+    table = client.do_get(info.endpoints[0].ticket, options).read_all()
+    assert table.schema == schema == info.schema, (table.schema, schema)
+    some = flight.FlightDescriptor.for_path("all", "text", "ragged_f32")
+    part = client.do_get(client.get_flight_info(some, options).endpoints[0].ticket, options).read_all()
+    assert part.column_names == ["text", "ragged_f32"] and part.num_rows == 3
+    # All of it goes back into another partition; a row made by hand goes into a third.
+    writer, answers = client.do_put(flight.FlightDescriptor.for_path("copy"), table.schema, options)
+    with writer:
+        writer.write_table(table)
+        writer.done_writing()
+        assert json.loads(answers.read().to_pybytes()) == {"rows": "0-2"}
+    own = pa.table({"ragged_i64": pa.array([[7, 8, 9]], pa.list_(pa.int64()))})
+    writer, answers = client.do_put(flight.FlightDescriptor.for_path("own"), own.schema, options)
+    with writer:
+        writer.write_table(own)
+        writer.done_writing()
+        assert json.loads(answers.read().to_pybytes()) == {"rows": "0"}
+    for wrong, said in [(pa.table({"nothing": [1]}), "nothing"), (pa.table({"ragged_i64": [[1.5]]}), "ragged_i64"),
+                        (pa.table({"ragged_i64": pa.array([None], pa.list_(pa.int64()))}), "null")]:
+        try:
+            writer, _ = client.do_put(flight.FlightDescriptor.for_path("own"), wrong.schema, options)
+            with writer:
+                writer.write_table(wrong)
+            assert False, f"took {wrong}"
+        except pa.ArrowInvalid as error:
+            assert said in str(error), error
+        except flight.FlightError as error:
+            assert said in str(error), error
+    return table
+table = table_of(sys.argv[1]).combine_chunks()
 assert table.num_rows == 3 and table.num_columns == 3 + 13 * 4
 column = lambda name: table.column(name).chunk(0)
 assert column("text").to_pylist() == ["", "é", "abc"]
@@ -85,16 +135,50 @@ for dtype in "f64 f32 f16 bf16 i64 i32 i16 i8 u64 u32 u16 u8 bool".split():
 print("read by pyarrow", pa.__version__)
 "#;
 
-#[test]
-fn stock_pyarrow_reads_every_kind() {
+/// The interpreter, if it has pyarrow.
+#[allow(clippy::print_stdout, reason = "a skipped test says so")]
+fn python() -> Option<String> {
     let python = std::env::var("TQ_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let there = Command::new(&python).args(["-c", "import pyarrow, numpy"]).stderr(Stdio::null()).status();
+    let there = Command::new(&python).args(["-c", "import pyarrow.flight, numpy"]).stderr(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
         println!(
             "skipped: pyarrow not found (`{python} -m pip install pyarrow numpy`, or name an interpreter in TQ_PYTHON)"
         );
-        return;
+        return None;
     }
+    Some(python)
+}
+
+#[test]
+fn stock_pyarrow_lists_reads_and_writes_every_kind_over_flight() {
+    let Some(python) = python() else { return };
+    let (columns, outputs) = columns();
+    let birth = Birth::Put { capacity: None };
+    let table = |name: &str| Partition { name: name.into(), columns: columns.clone(), birth: birth.clone() };
+    let ragged = Column::new("ragged_i64", Kind::Ragged { dtype: Dtype::I64, inner: vec![] });
+    let own = Partition { columns: vec![ragged], ..table("own") };
+    let definition = Definition { partitions: vec![table("all"), table("copy"), own], ..Definition::default() };
+    let store = Store::create(definition, Options::default()).unwrap();
+    let session = store.session("feeder").unwrap();
+    let soon = Instant::now() + Duration::from_secs(60);
+    session.put(PartitionId(0), vec![NewRow::default(); 3], outputs, soon).unwrap();
+    let server = server::serve(&store, &server::Options::default()).unwrap();
+    let checked = Command::new(&python).args(["-c", CHECK, server.url(), server.token()]).status().unwrap();
+    assert!(checked.success());
+    // What pyarrow wrote is what it had read, bit for bit.
+    let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+    let read = |partition| {
+        let rows = Rows::run(RowId(0), 3);
+        session.read(PartitionId(partition), Some(&rows), &names).unwrap().gather().unwrap()
+    };
+    assert_eq!(read(0), read(1));
+    let made = session.read(PartitionId(2), None, &["ragged_i64"]).unwrap();
+    assert_eq!(made.ragged::<i64>("ragged_i64").unwrap().row(0), [7, 8, 9]);
+}
+
+#[test]
+fn stock_pyarrow_reads_every_kind() {
+    let Some(python) = python() else { return };
     let (columns, outputs) = columns();
     let batch = Batch::detached(&columns, 3, outputs).unwrap().gather().unwrap();
     let dir = tempfile::tempdir().unwrap();

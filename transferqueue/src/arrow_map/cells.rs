@@ -85,6 +85,16 @@ pub fn sizes(column: &Column, array: &dyn Array) -> Result<Sizes, MapError> {
 /// # Errors
 /// [`MapError::Type`], [`MapError::Null`], [`MapError::Value`], [`MapError::TooLarge`].
 pub fn own(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
+    check(column, array)?;
+    let as_it_is = array.data_type() == &storage(&column.kind) && is_tight(array);
+    if as_it_is { Ok(array.clone()) } else { copy(column, [array]) }
+}
+
+/// Whether an array is of the column's type, without nulls, with legal values.
+///
+/// # Errors
+/// [`MapError::Type`], [`MapError::Null`], [`MapError::Value`].
+pub(crate) fn check(column: &Column, array: &ArrayRef) -> Result<(), MapError> {
     let expected = storage(&column.kind);
     if !same_storage(&expected, array.data_type()) {
         return Err(MapError::Type {
@@ -98,8 +108,7 @@ pub fn own(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
     if nulls > 0 {
         return Err(MapError::Null { column: column.name.clone(), nulls });
     }
-    check_values(column, array)?;
-    if array.data_type() == &expected && is_tight(array) { Ok(array.clone()) } else { copy(column, [array]) }
+    check_values(column, array)
 }
 
 /// One array with the cells of all `parts`, which are of the column's storage type: a copy.

@@ -159,6 +159,13 @@ pub enum Command {
         /// At most this many rows (`Grain::Row`) or groups (`Grain::Group`); ignored for batches.
         limit: u64,
     },
+    /// Rows of any of these tasks: of those that have rows now, the first is served.
+    ClaimAny {
+        /// In order of preference.
+        tasks: Vec<TaskId>,
+        /// As for [`Command::Claim`].
+        limit: u64,
+    },
     /// The lease is still worked on. Progress must grow, or the lease is not prolonged.
     Renew {
         /// Which lease.
@@ -373,6 +380,10 @@ pub enum Reply {
     Partition(PartitionId),
     Put(Rows),
     Claimed(Claimed),
+    ClaimedAny {
+        task: TaskId,
+        claimed: Claimed,
+    },
     /// `dropped`: named rows that someone else had dropped meanwhile; nothing of them was kept.
     Written {
         dropped: Rows,

@@ -69,16 +69,20 @@ impl Claim {
 }
 
 impl Session {
-    /// A session over any link and transport.
+    /// A session over any link, and the transport that is made for it.
     ///
     /// # Errors
     /// What the link says.
-    pub fn open(link: Arc<dyn Link>, transport: Arc<dyn Transport>, name: String) -> Result<Self, Error> {
+    pub fn open(
+        link: Arc<dyn Link>,
+        transport: impl FnOnce(SessionId) -> Arc<dyn Transport>,
+        name: String,
+    ) -> Result<Self, Error> {
         let id = match link.call(None, Command::OpenSession { name: name.clone() }, None)? {
             Reply::Session(id) => id,
             other => return Err(unexpected("open_session", &other)),
         };
-        let (definition, described) = (link.definition(), Mutex::default());
+        let (definition, described, transport) = (link.definition(), Mutex::default(), transport(id));
         Ok(Self { inner: Arc::new(Inner { link, transport, definition, id, name, described }) })
     }
 

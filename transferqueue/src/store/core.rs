@@ -5,7 +5,7 @@ use std::{
     sync::{MutexGuard, PoisonError},
 };
 
-use super::{Publication, Shared, waiters::Waiters};
+use super::{Publication, Shared, held::Held, waiters::Waiters};
 use crate::{
     catalog::{
         Catalog, Outcome,
@@ -28,8 +28,19 @@ pub(super) struct Core {
     pub(super) sessions: BTreeMap<SessionId, u64>,
     pub(super) hooks: Vec<Hook>,
     pub(super) stopped: Option<String>,
+    /// Cells that sessions of other processes have put and not named yet.
+    pub(super) held: Held,
     /// What made the store unusable.
     broken: Option<String>,
+}
+
+/// Who sends a call, and who numbers it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sender {
+    /// A session of this process (`None`: one that is being opened, or the store itself): numbered here.
+    Here(Option<SessionId>),
+    /// A session of another process: its client numbers, since only it knows which reply it never heard.
+    Wire(Option<(SessionId, u64)>),
 }
 
 /// The catalog's answer to one attempt.
@@ -40,8 +51,8 @@ pub(super) enum Attempt {
 
 impl Core {
     pub(super) fn new(catalog: Catalog, log: Option<Log>) -> Self {
-        let (sessions, hooks) = (BTreeMap::new(), Vec::new());
-        Self { catalog, log, sessions, hooks, stopped: None, broken: None }
+        let (sessions, hooks, held) = (BTreeMap::new(), Vec::new(), Held::default());
+        Self { catalog, log, sessions, hooks, stopped: None, held, broken: None }
     }
 
     #[cfg(test)]
@@ -60,6 +71,7 @@ impl Core {
                 Event::ChunksFreed { chunks, .. } => chunks.iter().for_each(|chunk| unit.free(*chunk)),
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
+                    self.held.end(*session);
                 }
                 _ => {}
             }
@@ -86,26 +98,29 @@ impl Shared {
     }
 
     /// One attempt at a command. Time is read under the lock, so that it never runs backwards for the catalog.
-    pub(super) fn attempt(&self, session: Option<SessionId>, request: &mut Request) -> Result<Attempt, Error> {
+    pub(super) fn attempt(&self, sender: Sender, request: &mut Request) -> Result<Attempt, Error> {
         let mut core = self.lock()?;
         if let Some(reason) = &core.stopped
             && waits(&request.command)
         {
             return Err(Error::Stopped { reason: reason.clone() });
         }
-        // An unknown session is sent as it is: the catalog says that it has ended.
-        request.caller = session.map(|id| (id, core.sessions.get(&id).map_or(1, |last| last + 1)));
+        request.caller = match sender {
+            // An unknown session is sent as it is: the catalog says that it has ended.
+            Sender::Here(session) => session.map(|id| (id, core.sessions.get(&id).map_or(1, |last| last + 1))),
+            Sender::Wire(caller) => caller,
+        };
         let outcome = core.catalog.call(request, self.clock.now())?;
         let Outcome { reply, record, wakes, published } = outcome;
-        match (&reply, session) {
-            (Reply::NotYet(_), _) => {}
-            (Reply::Session(id), _) => drop(core.sessions.insert(*id, 0)),
-            (_, Some(id)) => {
-                if let Some(last) = core.sessions.get_mut(&id) {
+        match (&reply, sender) {
+            (Reply::NotYet(_), _) | (_, Sender::Wire(None)) => {}
+            (Reply::Session(id), Sender::Here(_)) => drop(core.sessions.insert(*id, 0)),
+            (_, Sender::Here(session)) => {
+                if let Some(last) = session.and_then(|id| core.sessions.get_mut(&id)) {
                     *last += 1;
                 }
             }
-            _ => {}
+            (_, Sender::Wire(Some(_))) => {}
         }
         if let Some(record) = &record {
             core.settle(record, &self.unit)?;
@@ -114,6 +129,10 @@ impl Shared {
                 let publication = Publication::new(consumed, record, catalog.state(), &self.unit);
                 hooks.iter_mut().for_each(|hook| hook(&publication));
             }
+        }
+        // What the call named the catalog holds by now (or has refused for good).
+        if let (Sender::Wire(Some((session, _))), false) = (sender, matches!(reply, Reply::NotYet(_))) {
+            core.held.named(session, &request.command);
         }
         let stopped = core.stopped.clone();
         drop(core);
@@ -128,5 +147,5 @@ impl Shared {
 
 /// Whether a command begins something new and may have to wait; a store that is being stopped refuses these alone.
 fn waits(command: &Command) -> bool {
-    Waiters::key(command).is_some() && !matches!(command, Command::Offer { .. })
+    Waiters::may_wait(command) && !matches!(command, Command::Offer { .. })
 }

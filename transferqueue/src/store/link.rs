@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use event_listener::Listener;
 
-use super::{Store, core::Attempt, waiters::Waiters};
+use super::{Store, asking::Asked, core::Sender};
 use crate::{
     catalog::{
         Newest, Refusal,
@@ -18,32 +18,19 @@ use crate::{
 
 impl Link for Store {
     fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
-        let shared = &self.shared;
-        let key = Waiters::key(&command);
         let mut request = Request { caller: None, command };
-        // Mostly nothing has to be waited for, and no listener is needed.
-        let mut wait = match shared.attempt(session, &mut request)? {
-            Attempt::Answered(reply) => return Ok(reply),
-            Attempt::Later(wait) => wait,
-        };
-        let mut late = false;
-        while let (Some(key), Some(deadline), false) = (key, deadline, late) {
-            // Register, ask again, and only then sleep: what happens in between wakes this listener.
-            let listener = shared.waiters.listen(key);
-            match shared.attempt(session, &mut request)? {
-                Attempt::Answered(reply) => return Ok(reply),
-                Attempt::Later(now) => wait = now,
-            }
-            late = listener.wait_deadline(deadline).is_none();
-        }
-        if late {
-            // The wait as it stands now, not as it stood when the sleep began.
-            match shared.attempt(session, &mut request)? {
-                Attempt::Answered(reply) => return Ok(reply),
-                Attempt::Later(now) => wait = now,
+        loop {
+            // Asked once more after the deadline: the wait as it stands then, not as it stood when the sleep began.
+            let sleep = deadline.filter(|deadline| *deadline > Instant::now());
+            let (wait, listener) = match self.ask(Sender::Here(session), &mut request, sleep.is_some())? {
+                Asked::Answered(reply) => return Ok(reply),
+                Asked::Later(wait, listener) => (wait, listener),
+            };
+            match (listener, sleep) {
+                (Some(listener), Some(deadline)) => drop(listener.wait_deadline(deadline)),
+                _ => return Err(Error::Deadline(Box::new(wait))),
             }
         }
-        Err(Error::Deadline(Box::new(wait)))
     }
 
     fn resolve(
@@ -86,29 +73,11 @@ impl Link for Store {
         limit: u64,
         deadline: Instant,
     ) -> Result<Option<(TaskId, Claimed)>, Error> {
-        loop {
-            // Registered before asking, as in `call`; one listener serves all of the tasks.
-            let listener = self.shared.waiters.listen_to_tasks();
-            let mut waits = Vec::new();
-            for &task in tasks {
-                let mut request = Request { caller: None, command: Command::Claim { task, limit } };
-                match self.shared.attempt(Some(session), &mut request)? {
-                    Attempt::Answered(Reply::Claimed(claimed)) => return Ok(Some((task, claimed))),
-                    Attempt::Answered(Reply::Ended) => {}
-                    Attempt::Answered(other) => {
-                        return Err(Error::Protocol { command: "claim", found: format!("{other:?}") });
-                    }
-                    Attempt::Later(wait) => waits.push(wait),
-                }
-            }
-            let Some(wait) = waits.into_iter().next() else {
-                return Ok(None);
-            };
-            if Instant::now() >= deadline {
-                return Err(Error::Deadline(Box::new(wait)));
-            }
-            // At the deadline the tasks are asked once more, so that the message says how things stand then.
-            listener.wait_deadline(deadline);
+        let command = Command::ClaimAny { tasks: tasks.to_vec(), limit };
+        match self.call(Some(session), command, Some(deadline))? {
+            Reply::ClaimedAny { task, claimed } => Ok(Some((task, claimed))),
+            Reply::Ended => Ok(None),
+            other => Err(Error::Protocol { command: "claim", found: format!("{other:?}") }),
         }
     }
 

@@ -5,8 +5,10 @@
 //! waits while holding the lock, and no worker ever polls: a call that must wait registers its listener *before*
 //! it asks again, so that no wake-up is lost.
 
+pub(crate) mod asking;
 mod clock;
-mod core;
+pub(crate) mod core;
+pub(crate) mod held;
 mod link;
 mod options;
 mod publication;
@@ -105,7 +107,7 @@ impl Store {
     /// # Errors
     /// [`Error::Broken`].
     pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
-        Session::open(Arc::new(self.clone()), self.shared.transport.clone(), name.into())
+        Session::open(Arc::new(self.clone()), |_| self.shared.transport.clone(), name.into())
     }
 
     /// What the run declared.

@@ -17,25 +17,29 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// What a command waits for; `None` for one that never waits.
-    pub(super) fn key(command: &Command) -> Option<Wake> {
-        match command {
-            Command::Claim { task, .. } => Some(Wake::Task(*task)),
-            Command::Put { partition, .. } => Some(Wake::Put(*partition)),
-            Command::Pin { model, .. } | Command::Offer { model, .. } => Some(Wake::Version(*model)),
-            _ => None,
-        }
-    }
-
-    /// Registers a waiter.
-    pub(super) fn listen(&self, wake: Wake) -> EventListener {
+    /// Registers a waiter for what a command waits for; `None` for one that never waits.
+    pub(super) fn listen(&self, command: &Command) -> Option<EventListener> {
+        let wake = match command {
+            Command::ClaimAny { .. } => return Some(self.tasks.listen()),
+            Command::Claim { task, .. } => Wake::Task(*task),
+            Command::Put { partition, .. } => Wake::Put(*partition),
+            Command::Pin { model, .. } | Command::Offer { model, .. } => Wake::Version(*model),
+            _ => return None,
+        };
         let mut events = self.events.lock().expect("invariant: nothing panics under this lock");
-        events.entry(wake).or_default().listen()
+        Some(events.entry(wake).or_default().listen())
     }
 
-    /// Registers a waiter for claims of any task.
-    pub(super) fn listen_to_tasks(&self) -> EventListener {
-        self.tasks.listen()
+    /// Whether a command may have to wait.
+    pub(super) fn may_wait(command: &Command) -> bool {
+        matches!(
+            command,
+            Command::Claim { .. }
+                | Command::ClaimAny { .. }
+                | Command::Put { .. }
+                | Command::Pin { .. }
+                | Command::Offer { .. }
+        )
     }
 
     /// Wakes everyone who waits for this: what one takes the others may not get, and ask again.

@@ -17,6 +17,8 @@ pub(crate) trait Fixture: Sync {
     /// An empty unit with chunks of about this many bytes.
     fn new(capacity: usize) -> Self;
     fn transport(&self) -> &dyn Transport;
+    /// What a catalog would know of a column before cells of it are put.
+    fn declare(&self, _partition: PartitionId, _id: ColumnId, _column: &Column) {}
     fn committed(&self, chunk: ChunkId);
     fn free(&self, chunk: ChunkId);
     /// Bytes that the unit holds for whatever reason.
@@ -60,6 +62,7 @@ fn rows(start: i32, n: usize) -> ArrayRef {
 fn put(fixture: &impl Fixture, array: &ArrayRef) -> Placed {
     let column = ragged();
     let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column };
+    fixture.declare(target.partition, target.id, &column);
     fixture.transport().put(target, array.clone()).unwrap()
 }
 
@@ -105,6 +108,7 @@ pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
             _ => arrow_map::bytes_array("c", &kind, &[1, 0, 2, 1], bytes(4)).unwrap(),
         };
         let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column };
+        fixture.declare(target.partition, target.id, &column);
         let placed = fixture.transport().put(target, array.clone()).unwrap();
         let runs = vec![CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: 4 }];
         let pointer = ColumnRef { name: "c".into(), partition: PartitionId(0), column: ColumnId(0), runs };

@@ -123,6 +123,9 @@ pub enum TransportError {
     /// The unit refused.
     #[error(transparent)]
     Unit(UnitError),
+    /// The bytes did not get there, or are not what was asked for.
+    #[error("column `{column}`: {why}")]
+    Travel { column: String, why: String },
 }
 
 impl TransportError {

@@ -50,6 +50,26 @@ pub(super) fn claim(
     }
 }
 
+/// The first of several tasks that has rows; the wait of the first that has not ended; the end when all have.
+pub(super) fn any(
+    state: &State,
+    tasks: &[TaskId],
+    limit: u64,
+    session: SessionId,
+    now: Millis,
+) -> Result<Decision, Refusal> {
+    let mut wait = None;
+    for &task in tasks {
+        let Decision { events, reply } = claim(state, task, limit, session, now)?;
+        match reply {
+            Reply::Claimed(claimed) => return Ok(Decision::new(events, Reply::ClaimedAny { task, claimed })),
+            Reply::NotYet(found) => _ = wait.get_or_insert(found),
+            _ => {}
+        }
+    }
+    Ok(Decision::nothing(wait.map_or(Reply::Ended, Reply::NotYet)))
+}
+
 /// Whether a claim would be served.
 pub(crate) fn servable(state: &State, id: TaskId) -> bool {
     let cursor = &state.cursors[id.0 as usize];

@@ -61,6 +61,7 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
         Command::Put { partition, rows, cells } => partitions::put(state, *partition, rows, cells),
         Command::Drop { partition, rows } => write::drop_outside(state, *partition, rows),
         Command::Claim { task, limit } => claim::claim(state, *task, *limit, session()?, now),
+        Command::ClaimAny { tasks, limit } => claim::any(state, tasks, *limit, session()?, now),
         Command::Renew { lease, progress } => leases::renew(state, *lease, *progress, session()?, now),
         Command::Write { lease, cells, notes } => write::write(state, *lease, cells, notes, session()?),
         Command::Commit { lease, rows, cells, notes, drops } => {

@@ -143,6 +143,16 @@ impl State {
         self.version
     }
 
+    /// Whether a session lives.
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// Sessions that live.
+    pub(crate) fn count_sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
     /// The live partition of that name. One that a session is still building is found only if no other has the name.
     pub fn partition(&self, name: &str) -> Option<PartitionId> {
         let named = self.tables.iter().filter(|(_, table)| table.name == name);

@@ -1,0 +1,204 @@
+//! Connections, and one request over them: sent again with growing pauses while the connection is lost.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use arrow_flight::{Action, flight_service_client::FlightServiceClient};
+use bytes::Bytes;
+use prost::Message;
+use serde::de::DeserializeOwned;
+use tonic::{
+    Request, Status, Streaming,
+    metadata::{Ascii, MetadataValue},
+    transport::{Channel, Endpoint},
+};
+
+use super::{Options, runtime::runtime};
+use crate::{
+    error::Error,
+    server::limits::WINDOW,
+    wire::{self, Answer, Outcome, decode},
+};
+
+/// Metadata with the incarnation of the store that a request is for.
+const INCARNATION: &str = "tq-incarnation";
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+pub(super) type Client = FlightServiceClient<Channel>;
+
+/// The answers of one action.
+pub(super) type Answers = Streaming<arrow_flight::Result>;
+
+pub(super) struct Channels {
+    url: String,
+    control: Client,
+    bulk: Vec<Client>,
+    next: AtomicUsize,
+    token: MetadataValue<Ascii>,
+    incarnation: Option<u64>,
+    options: Options,
+}
+
+/// Pauses between attempts, and when to give up.
+pub(super) struct Attempts {
+    begun: Instant,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Attempts {
+    pub(super) fn new(until: Instant) -> Self {
+        Self { begun: Instant::now(), until, pause: FIRST_PAUSE }
+    }
+
+    pub(super) fn until(&self) -> tokio::time::Instant {
+        self.until.into()
+    }
+
+    /// How long it has been tried.
+    pub(super) fn waited_ms(&self) -> u64 {
+        self.begun.elapsed().as_millis() as u64
+    }
+
+    /// Pauses; `false`: there is no time for another attempt.
+    pub(super) async fn again(&mut self) -> bool {
+        if Instant::now() + self.pause >= self.until {
+            return false;
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        true
+    }
+}
+
+impl Channels {
+    /// Connections to be made when they are needed.
+    pub(super) fn new(url: &str, token: &str, options: Options) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Server { url: url.to_owned(), why };
+        let address = url.strip_prefix("grpc://").ok_or_else(|| wrong("expected grpc://HOST:PORT".to_owned()))?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))
+            .map_err(|error| wrong(format!("expected grpc://HOST:PORT: {error}")))?
+            .tcp_nodelay(true)
+            .connect_timeout(Duration::from_secs(5))
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(2 * WINDOW)
+            .http2_keep_alive_interval(Duration::from_secs(10))
+            .keep_alive_timeout(Duration::from_secs(10))
+            .keep_alive_while_idle(true);
+        let _entered = runtime().enter();
+        let client = || {
+            FlightServiceClient::new(endpoint.connect_lazy())
+                .max_decoding_message_size(options.message_bytes)
+                .max_encoding_message_size(usize::MAX)
+        };
+        let token = format!("Bearer {token}").parse().map_err(|_| wrong("the token is not plain text".to_owned()))?;
+        let bulk = (0..options.connections.max(1)).map(|_| client()).collect();
+        let (control, next) = (client(), AtomicUsize::new(0));
+        Ok(Self { url: url.to_owned(), control, bulk, next, token, incarnation: None, options })
+    }
+
+    /// The store that every further request is for.
+    pub(super) fn know(&mut self, incarnation: u64) {
+        self.incarnation = Some(incarnation);
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation.unwrap_or_default()
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// A connection for bytes, each in turn.
+    pub(super) fn bulk(&self) -> Client {
+        self.bulk[self.next.fetch_add(1, Ordering::Relaxed) % self.bulk.len()].clone()
+    }
+
+    /// A request with who asks and which store is meant.
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.metadata_mut().insert("authorization", self.token.clone());
+        if let Some(incarnation) = self.incarnation {
+            request.metadata_mut().insert(INCARNATION, MetadataValue::from(incarnation));
+        }
+        request
+    }
+
+    /// The server's refusal, or why the connection was lost.
+    pub(super) fn lost(&self, status: &Status) -> Result<String, Error> {
+        match wire::refused(status, &self.url) {
+            Some(error) => Err(error),
+            None => Ok(format!("{} ({:?})", status.message(), status.code())),
+        }
+    }
+
+    pub(super) fn unreachable(&self, what: &str, attempts: &Attempts, why: impl Into<String>) -> Error {
+        let (url, what, waited_ms) = (self.url.clone(), what.to_owned(), attempts.waited_ms());
+        Error::Unreachable { url, what, waited_ms, why: why.into() }
+    }
+
+    /// Sends an action until its first answer is heard; the others follow in the stream.
+    pub(super) async fn act(
+        &self,
+        action: &str,
+        what: &str,
+        body: &Bytes,
+        until: Instant,
+    ) -> Result<(Outcome, Answers), Error> {
+        let mut attempts = Attempts::new(until);
+        let mut why = "no answer came".to_owned();
+        loop {
+            match tokio::time::timeout_at(attempts.until(), self.act_once(action, body)).await {
+                Ok(Ok((Some(first), answers))) => return Ok((self.outcome(action, &first)?, answers)),
+                Ok(Ok((None, _))) => "the answer broke off".clone_into(&mut why),
+                Ok(Err(status)) => why = self.lost(&status)?,
+                Err(_) => return Err(self.unreachable(what, &attempts, why)),
+            }
+            if !attempts.again().await {
+                return Err(self.unreachable(what, &attempts, why));
+            }
+        }
+    }
+
+    async fn act_once(&self, action: &str, body: &Bytes) -> Result<(Option<arrow_flight::Result>, Answers), Status> {
+        let request = self.request(Action { r#type: action.to_owned(), body: body.clone() });
+        let mut answers = self.control.clone().do_action(request).await?.into_inner();
+        Ok((answers.message().await?, answers))
+    }
+
+    /// What an answer brings.
+    pub(super) fn outcome(&self, action: &str, answer: &arrow_flight::Result) -> Result<Outcome, Error> {
+        let answer: Answer = self.message(action, &answer.body)?;
+        answer.outcome.ok_or_else(|| self.nonsense(action, "an answer this client does not know"))
+    }
+
+    /// A question with one answer.
+    pub(super) async fn question(&self, action: &'static str, body: Bytes, until: Instant) -> Result<Bytes, Error> {
+        match self.act(action, action, &body, until).await?.0 {
+            Outcome::Reply(bytes) => Ok(bytes),
+            Outcome::Failure(failure) => Err(failure.into_error(&self.url)),
+            Outcome::Later(_) | Outcome::Woken(_) => Err(self.nonsense(action, "a wait as its answer")),
+        }
+    }
+
+    pub(super) fn message<M: Message + Default>(&self, action: &str, bytes: &[u8]) -> Result<M, Error> {
+        decode(action, bytes).map_err(|why| self.nonsense(action, &why))
+    }
+
+    pub(super) fn parse<T: DeserializeOwned>(&self, action: &str, bytes: &[u8]) -> Result<T, Error> {
+        wire::parse(action, bytes).map_err(|why| self.nonsense(action, &why))
+    }
+
+    pub(super) fn nonsense(&self, action: &str, why: &str) -> Error {
+        let why = format!("it answered `{action}` with what this client does not understand ({why}); use one version");
+        Error::Server { url: self.url.clone(), why }
+    }
+}

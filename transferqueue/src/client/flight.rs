@@ -1,0 +1,206 @@
+//! Bytes over Arrow Flight.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use arrow::{
+    array::{Array, ArrayData, ArrayRef, RecordBatch},
+    datatypes::{Schema, SchemaRef},
+};
+use arrow_flight::{
+    FlightDescriptor, PutResult, decode::FlightRecordBatchStream, encode::FlightDataEncoderBuilder, error::FlightError,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use prost::Message;
+use tonic::Status;
+
+use super::{Inner, channel::Attempts, lane::Lane, runtime::block_on};
+use crate::{
+    arrow_map,
+    catalog::command::ColumnRef,
+    error::Error,
+    ids::{ColumnId, PartitionId, SessionId},
+    server::limits::BATCH_BYTES,
+    transport::{Placed, Target, Transport, TransportError, View},
+    unit::{OpenCell, UnitError},
+    wire::{self, Pointer, Spot, Ticket},
+};
+
+/// The transport of one session.
+pub(super) struct Flight {
+    client: Arc<Inner>,
+    session: SessionId,
+}
+
+/// Views of one get: counts their bytes while any of them is open.
+struct Received {
+    total: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Drop for Received {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Cells that a put has stored: let go when the writer drops this, unless a call has named them first.
+struct Hold {
+    lane: Arc<Lane>,
+    spot: Spot,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.lane.release(self.spot);
+    }
+}
+
+impl Flight {
+    pub(super) fn new(client: Arc<Inner>, session: SessionId) -> Self {
+        Self { client, session }
+    }
+
+    /// Lets the server know of holds that were dropped, without waiting for the next call.
+    #[cfg(test)]
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        block_on(self.client.call(Some(self.session), &crate::catalog::command::Command::Heartbeat, None)).map(drop)
+    }
+
+    fn attempts(&self) -> Attempts {
+        Attempts::new(Instant::now() + self.client.channels.options().patience)
+    }
+
+    async fn get_once(&self, ticket: &Ticket) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
+        let ticket = arrow_flight::Ticket::new(ticket.encode_to_vec());
+        let sent = self.client.channels.bulk().do_get(self.client.channels.request(ticket)).await?.into_inner();
+        let mut batches = FlightRecordBatchStream::new_from_flight_data(sent.map_err(FlightError::from));
+        let mut arrays = Vec::new();
+        while let Some(batch) = batches.try_next().await? {
+            let [array] = batch.columns() else {
+                return Err(FlightError::ProtocolError(format!("{} columns came, 1 was asked", batch.num_columns())));
+            };
+            if !array.is_empty() {
+                arrays.push(array.clone());
+            }
+        }
+        Ok((batches.schema().cloned(), arrays))
+    }
+
+    async fn put_once(&self, put: wire::Put, batch: RecordBatch) -> Result<PutResult, FlightError> {
+        let descriptor = FlightDescriptor::new_cmd(put.encode_to_vec());
+        let encoded = FlightDataEncoderBuilder::new()
+            .with_schema(batch.schema())
+            .with_flight_descriptor(Some(descriptor))
+            .with_max_flight_data_size(BATCH_BYTES)
+            .build(stream::iter([Ok(batch)]));
+        // An array that cannot be encoded ends the stream; the server then says that something is missing.
+        let sent = encoded.filter_map(|data| async { data.ok() });
+        let request = self.client.channels.request(sent);
+        let mut answers = self.client.channels.bulk().do_put(request).await?.into_inner();
+        let first = answers.message().await?;
+        first.ok_or_else(|| FlightError::from(Status::unavailable("the answer broke off")))
+    }
+
+    /// Repeats what may be repeated while the connection is lost.
+    async fn repeated<T, F: Future<Output = Result<T, FlightError>>>(
+        &self,
+        column: &str,
+        what: &str,
+        mut attempt: impl FnMut() -> F,
+    ) -> Result<T, TransportError> {
+        let channels = &self.client.channels;
+        let travel = |why: String| TransportError::Travel { column: column.to_owned(), why };
+        let mut attempts = self.attempts();
+        loop {
+            let why = match tokio::time::timeout_at(attempts.until(), attempt()).await {
+                Ok(Ok(value)) => return Ok(value),
+                Ok(Err(FlightError::Tonic(status))) => match channels.lost(&status) {
+                    Ok(why) => why,
+                    Err(Error::Transport(TransportError::Gone { gone, .. })) => {
+                        return Err(TransportError::Gone { column: column.to_owned(), gone });
+                    }
+                    Err(error) => return Err(travel(error.to_string())),
+                },
+                Ok(Err(error)) => return Err(travel(error.to_string())),
+                Err(_) => "no answer came".to_owned(),
+            };
+            if !attempts.again().await {
+                return Err(travel(channels.unreachable(what, &attempts, why).to_string()));
+            }
+        }
+    }
+}
+
+impl Transport for Flight {
+    fn name(&self) -> &'static str {
+        "flight"
+    }
+
+    fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
+        let name = &target.column.name;
+        let map = |error| TransportError::Unit(UnitError::Map(error));
+        let travel = |why: String| TransportError::Travel { column: name.clone(), why };
+        // Refused here as the unit would, before a byte travels.
+        let array = arrow_map::own(target.column, &array).map_err(map)?;
+        let lane = self.client.lane(self.session).map_err(|error| travel(error.to_string()))?;
+        let put = wire::Put {
+            session: self.session.0,
+            partition: target.partition.0,
+            column: target.id.0.into(),
+            number: lane.put(),
+        };
+        let cells = array.len();
+        let schema = Arc::new(Schema::new(vec![arrow_map::field(target.column).map_err(map)?]));
+        let batch = RecordBatch::try_new(schema, vec![array]).map_err(|error| travel(error.to_string()))?;
+        let result = block_on(self.repeated(name, "a put", || self.put_once(put, batch.clone())))?;
+        let placed: wire::Placed = wire::decode("place", &result.app_metadata).map_err(travel)?;
+        let (chunk, slot, sizes) = placed.read(cells).map_err(travel)?;
+        let hold = Hold { lane, spot: Spot { chunk: chunk.0, slot } };
+        Ok(Placed { chunk, slot, sizes, hold: Box::new(hold) })
+    }
+
+    fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
+        let rows: u64 = pointer.runs.iter().map(|run| u64::from(run.len)).sum();
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let incarnation = self.client.channels.incarnation();
+        let ticket = Ticket { incarnation, columns: vec![Pointer::from(pointer)], rows };
+        let (schema, arrays) = block_on(self.repeated(&pointer.name, "a get", || self.get_once(&ticket)))?;
+        let travel = |why: String| TransportError::Travel { column: pointer.name.clone(), why };
+        let schema = schema.ok_or_else(|| travel("no schema came".to_owned()))?;
+        let column = arrow_map::column(schema.field(0)).map_err(|error| travel(error.to_string()))?;
+        let found: usize = arrays.iter().map(|array| array.len()).sum();
+        if found as u64 != rows {
+            return Err(travel(format!("{found} cells came, {rows} were asked for")));
+        }
+        let arrays = arrays.iter().map(|array| aligned(&column, array)).collect::<Result<Vec<_>, _>>();
+        let arrays = arrays.map_err(|error| travel(error.to_string()))?;
+        let bytes = arrays.iter().map(|array| array.get_buffer_memory_size() as u64).sum();
+        let total = self.client.received.clone();
+        total.fetch_add(bytes, Ordering::Relaxed);
+        let received = Arc::new(Received { total, bytes });
+        Ok(arrays.into_iter().map(|array| View::new(array, received.clone())).collect())
+    }
+
+    fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {
+        self.client.open.open(partition, id)
+    }
+}
+
+/// A received array, checked; copied only when a buffer of it does not start on 64 bytes.
+fn aligned(column: &crate::schema::Column, array: &ArrayRef) -> Result<ArrayRef, arrow_map::MapError> {
+    fn on_64(data: &ArrayData) -> bool {
+        let starts =
+            |buffer: &arrow::buffer::Buffer| buffer.is_empty() || (buffer.as_ptr() as usize).is_multiple_of(64);
+        data.buffers().iter().all(starts) && data.child_data().iter().all(on_64)
+    }
+    arrow_map::check(column, array)?;
+    if on_64(&array.to_data()) { Ok(array.clone()) } else { arrow_map::copy(column, [array]) }
+}

@@ -1,0 +1,185 @@
+//! A store in another process: the same [`Session`] as the embedded store gives, so that a stage does not notice.
+//!
+//! The interface blocks; underneath, one runtime of the process carries the connections, the waits and the heartbeats.
+//! Do not call it from inside an asynchronous runtime.
+//!
+//! *Connections.* One for control and a few for bytes, kept for the life of the [`Remote`]: a large get does not delay
+//! a heartbeat. A connection that is lost is made again with growing pauses until the call's deadline, and the call is
+//! sent again under the same number, so that a lost reply does nothing twice. A call that has no deadline of its own
+//! has [`Options::patience`]. Another store behind the same address is an error that says so
+//! ([`Error::Incarnation`]).
+//!
+//! *Numbers.* A session's calls are numbered here, one at a time: whoever comes next waits until the answer is there,
+//! which is one round trip, since a call that has to wait gives its number back first. When an answer is never heard,
+//! nobody knows whether its number is taken: the session refuses further calls, and its leases return.
+//!
+//! *Copies.* A get: gRPC assembles the message (one copy), and unless it happens to lie on 64 bytes its body is copied
+//! once more into aligned memory; views point into that. A put: Arrow's encoder copies the cells into the message,
+//! prost the message into the send buffer.
+
+mod call;
+mod channel;
+mod flight;
+mod lane;
+mod link;
+mod runtime;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use prost::Message;
+
+use self::{channel::Channels, flight::Flight, lane::Lane};
+use crate::{
+    catalog::definition::Definition,
+    error::Error,
+    ids::SessionId,
+    inspect,
+    server::limits::MESSAGE_BYTES,
+    session::Session,
+    transport::Transport,
+    unit::Unit,
+    wire::{self, Hello, PROTOCOL, Welcome, action},
+};
+
+/// How a client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How long a call without a deadline of its own may take, reconnecting included.
+    pub patience: Duration,
+    /// How long an answer may travel at least, also when the call's deadline is now.
+    pub travel: Duration,
+    /// Time between heartbeats of a session; it is lost after 30 s without one.
+    pub heartbeat: Duration,
+    /// Connections for bytes, beside the one for control.
+    pub connections: usize,
+    /// Largest message in bytes.
+    pub message_bytes: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(60),
+            travel: Duration::from_secs(10),
+            heartbeat: Duration::from_secs(5),
+            connections: 2,
+            message_bytes: MESSAGE_BYTES,
+        }
+    }
+}
+
+/// A store behind a URL; clones share its connections.
+#[derive(Clone)]
+pub struct Remote {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    channels: Channels,
+    definition: Arc<Definition>,
+    lanes: Mutex<HashMap<SessionId, Arc<Lane>>>,
+    /// Bytes of views that were received and are still open.
+    received: Arc<AtomicU64>,
+    /// Counts cells that are being appended to here, before they are put.
+    open: Unit,
+}
+
+impl Remote {
+    /// Connects and shakes hands. `url`: `grpc://HOST:PORT`; `token`: what the server's token file holds.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] after [`Options::patience`]; [`Error::Server`] for a wrong token or another protocol.
+    pub fn connect(url: &str, token: &str, options: Options) -> Result<Self, Error> {
+        let mut channels = Channels::new(url, token.trim(), options)?;
+        let until = Instant::now() + options.patience;
+        let definition = runtime::block_on(async {
+            let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
+            let answer = channels.question(action::HANDSHAKE, hello.encode_to_vec().into(), until).await?;
+            let welcome: Welcome = channels.message(action::HANDSHAKE, &answer)?;
+            if welcome.protocol != PROTOCOL {
+                let why = format!("it speaks protocol {}, this client {PROTOCOL}: use one version", welcome.protocol);
+                return Err(Error::Server { url: url.to_owned(), why });
+            }
+            channels.know(welcome.incarnation);
+            let answer = channels.question(action::DEFINITION, Bytes::new(), until).await?;
+            channels.parse(action::DEFINITION, &answer)
+        })?;
+        let inner = Inner {
+            channels,
+            definition: Arc::new(definition),
+            lanes: Mutex::default(),
+            received: Arc::default(),
+            open: Unit::new(0, 0),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// A worker's session. Heartbeats are sent for it until it is closed or dropped.
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
+        let flight = |id| Arc::new(Flight::new(self.inner.clone(), id)) as Arc<dyn Transport>;
+        Session::open(Arc::new(self.clone()), flight, name.into())
+    }
+
+    /// The URL it is connected to.
+    pub fn url(&self) -> &str {
+        self.inner.channels.url()
+    }
+
+    /// Tells the store from others.
+    pub fn incarnation(&self) -> u64 {
+        self.inner.channels.incarnation()
+    }
+
+    /// What the run declared.
+    pub fn definition(&self) -> Arc<Definition> {
+        self.inner.definition.clone()
+    }
+
+    /// Looks inside the store, as `tq-cli` does. What cannot be answered is in [`inspect::Reply::Error`].
+    ///
+    /// # Errors
+    /// As any call.
+    pub fn inspect(&self, request: &inspect::Request) -> Result<inspect::Reply, Error> {
+        let answer = self.inner.asked(action::INSPECT, wire::json(request))?;
+        self.inner.channels.parse(action::INSPECT, &answer)
+    }
+
+    /// A message to the program that serves the store, and its answer; the store does not look inside. It is sent again
+    /// when the connection is lost, so it must bear being heard twice.
+    ///
+    /// # Errors
+    /// As any call; [`Error::Server`] with the program's own words.
+    pub fn program(&self, message: Vec<u8>) -> Result<Bytes, Error> {
+        self.inner.asked(action::PROGRAM, message.into())
+    }
+
+    /// Bytes of views that were received and are still open.
+    pub fn bytes_received(&self) -> u64 {
+        self.inner.received.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+impl Inner {
+    /// A question that may be asked twice.
+    fn asked(&self, action: &'static str, body: Bytes) -> Result<Bytes, Error> {
+        let until = Instant::now() + self.channels.options().patience;
+        runtime::block_on(self.channels.question(action, body, until))
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "store at {} (incarnation {:#x})", self.url(), self.incarnation())
+    }
+}

@@ -1,0 +1,25 @@
+//! Why a store is not served.
+
+use std::{io, net::SocketAddr, path::PathBuf};
+
+use crate::error::Error;
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields are named in the message")]
+pub enum ServerError {
+    /// The operating system refused.
+    #[error("server at {address}: cannot {what}: {error}")]
+    Io { address: SocketAddr, what: &'static str, error: io::Error },
+    /// Nothing is encrypted, so only this host may connect.
+    #[error(
+        "server at {address}: not a loopback address, and nothing is encrypted; say `insecure` to listen there all the same"
+    )]
+    Insecure { address: SocketAddr },
+    /// The token cannot be written down.
+    #[error("token file {}: {error}", .path.display())]
+    Token { path: PathBuf, error: io::Error },
+    /// The store cannot be looked at.
+    #[error(transparent)]
+    Store(#[from] Error),
+}

@@ -1,0 +1,76 @@
+//! Who may come in: the token, the store that is meant, and the number of connections. Asked before a message is read.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
+
+use tonic::{Code, Request, Status, service::Interceptor};
+
+use super::{ServerError, socket::Admission};
+use crate::wire::{Failure, Incarnation, Kind};
+
+/// Metadata with the incarnation of the store that a request is for.
+pub(crate) const INCARNATION: &str = "tq-incarnation";
+
+/// 32 random bytes in hexadecimal.
+pub(super) fn token() -> io::Result<String> {
+    let mut bytes = [0_u8; 32];
+    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// Writes the token where only this user can read it; under another name first, so that nobody reads half of it.
+pub(super) fn write(path: &Path, token: &str) -> Result<(), ServerError> {
+    let draft = path.with_extension(format!("{}.token", std::process::id()));
+    let written = || {
+        drop(fs::remove_file(&draft));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(token.as_bytes())?;
+        fs::rename(&draft, path)
+    };
+    written().map_err(|error| ServerError::Token { path: path.to_owned(), error })
+}
+
+#[derive(Clone)]
+pub(super) struct Gate {
+    expected: String,
+    incarnation: u64,
+    connections: usize,
+}
+
+impl Gate {
+    pub(super) fn new(token: &str, incarnation: u64, connections: usize) -> Self {
+        Self { expected: format!("Bearer {token}"), incarnation, connections }
+    }
+}
+
+impl Interceptor for Gate {
+    fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
+        if request.extensions().get::<Admission>() == Some(&Admission::Over) {
+            let text = format!("{} connections are open already; close one", self.connections);
+            return Err(Failure::other(text).into_status(Code::ResourceExhausted));
+        }
+        let metadata = request.metadata();
+        let sent = metadata.get("authorization").map(|value| value.as_bytes()).unwrap_or_default();
+        if !same(sent, self.expected.as_bytes()) {
+            let text = "no valid token: send `authorization: Bearer TOKEN` with the content of the server's token file";
+            return Err(Failure::other(text).into_status(Code::Unauthenticated));
+        }
+        if let Some(sent) = metadata.get(INCARNATION) {
+            let expected = sent.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_default();
+            if expected != self.incarnation {
+                let kind = Kind::Incarnation(Incarnation { expected, found: self.incarnation });
+                return Err(Failure { kind: Some(kind) }.into_status(Code::FailedPrecondition));
+            }
+        }
+        Ok(request)
+    }
+}
+
+/// Compares in a time that does not tell how much is right.
+fn same(sent: &[u8], expected: &[u8]) -> bool {
+    sent.len() == expected.len() && sent.iter().zip(expected).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}

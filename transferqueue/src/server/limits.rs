@@ -1,0 +1,32 @@
+//! What a server takes. Each limit is named in the refusal of what goes beyond it.
+
+use std::time::Duration;
+
+/// Largest message, unless the options say otherwise: a weights part of 256 MiB and its envelope.
+pub const MESSAGE_BYTES: usize = 320 << 20;
+/// Connections, unless the options say otherwise. As many again are told so; beyond that they are closed unheard.
+pub const CONNECTIONS: usize = 1024;
+/// Streams of one connection at once: its waiting calls, gets and puts.
+pub const STREAMS: u32 = 1024;
+/// Bytes of the cells of one put: Arrow's 32-bit offsets end there.
+pub const PUT_BYTES: usize = i32::MAX as usize;
+/// Bytes of a session's, partition's or column's name.
+pub const NAME_BYTES: usize = 256;
+/// Sessions that live at once.
+pub const SESSIONS: usize = 4096;
+/// Tasks of one claim, and columns of one ticket or pointer.
+pub const COLUMNS: usize = 64;
+/// Runs of cells or rows in one ticket or pointer.
+pub const RUNS: usize = 1 << 22;
+/// Longest wait of one call before it is told to ask again.
+pub const WAIT: Duration = Duration::from_secs(600);
+/// Longest wait of a stock client's put for room in its partition.
+pub const STOCK_WAIT: Duration = Duration::from_secs(60);
+/// A connection that says nothing for this long after it was accepted is closed.
+pub const SILENCE: Duration = Duration::from_secs(10);
+/// Bytes a stream and a connection may have under way: the standard 64 KiB cost a factor of 2 to 4.
+pub const WINDOW: u32 = 64 << 20;
+/// Largest HTTP/2 frame.
+pub const FRAME: u32 = (1 << 24) - 1;
+/// Bytes of one record batch on the wire (a single cell may be larger).
+pub const BATCH_BYTES: usize = 8 << 20;

@@ -1,0 +1,181 @@
+//! A store that other processes share, over gRPC: Arrow Flight for bytes, `tq.v1` actions for control.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use transferqueue::{catalog::definition::{Birth, Partition}, client::{self, Remote}, server};
+//! use transferqueue::{Column, Definition, Dtype, Kind, NewRow, Outputs, Store};
+//! let number = Column::new("number", Kind::Dense { dtype: Dtype::F32, shape: vec![] });
+//! let jobs = Partition { name: "jobs".into(), columns: vec![number], birth: Birth::Put { capacity: None } };
+//! let store = Store::create(Definition { partitions: vec![jobs], ..Default::default() }, Default::default())?;
+//! let server = server::serve(&store, &server::Options::default())?;
+//!
+//! // In any other process that has the URL and the token:
+//! let remote = Remote::connect(server.url(), server.token(), client::Options::default())?;
+//! let session = remote.session("feeder")?;
+//! let jobs = session.partition("jobs")?;
+//! let deadline = Instant::now() + Duration::from_secs(5);
+//! session.put(jobs, vec![NewRow::default()], Outputs::new().dense::<f32>("number", [2.5]), deadline)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! *Who may.* It listens on loopback, and wants the token in `authorization: Bearer …` before it reads a request.
+//! Whoever may read the token file (0600) may do everything. Another address needs `insecure`: there is no TLS yet.
+//!
+//! *What it keeps.* Nothing of its own: sessions, replies and holds are the store's. A call that waits is a listener,
+//! not a thread. A connection that breaks ends no session; a session that is silent for 30 s ends, and what it held
+//! goes back.
+//!
+//! *Copies.* A get: pieces below 1 MiB are gathered (one copy), then Arrow's encoder copies the body into its message,
+//! and prost that message into the send buffer; pieces of 1 MiB or more skip the first. A put: gRPC assembles the
+//! message (one copy), and the cells are taken out of it into aligned memory of the unit (one copy).
+
+mod control;
+mod error;
+mod gate;
+pub mod limits;
+mod listing;
+mod reading;
+mod service;
+mod socket;
+mod writing;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
+
+pub use self::error::ServerError;
+pub(crate) use self::service::{Describe, Service};
+use crate::{link::Link, store::Store};
+
+/// How a server is set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// Address and port; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Listen beyond loopback although nothing is encrypted.
+    pub insecure: bool,
+    /// Where to write the token, for this user alone (0600). `None`: it is only in [`Server::token`].
+    pub token_file: Option<PathBuf>,
+    /// Largest message in bytes.
+    pub message_bytes: usize,
+    /// Connections at once.
+    pub connections: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            insecure: false,
+            token_file: None,
+            message_bytes: limits::MESSAGE_BYTES,
+            connections: limits::CONNECTIONS,
+        }
+    }
+}
+
+/// Answers messages between the program's own processes (`tq.program`): bytes in, bytes or a reason out. It may block.
+pub type Program = Arc<dyn Fn(&[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
+
+/// A served store. Dropping it closes the port and every connection, and removes the token file; the store stays.
+pub struct Server {
+    url: String,
+    token: String,
+    token_file: Option<PathBuf>,
+    stop: Option<oneshot::Sender<()>>,
+    runtime: Option<Runtime>,
+}
+
+/// Serves a store.
+///
+/// # Errors
+/// [`ServerError`] when the address is taken or not loopback, or the token file cannot be written.
+pub fn serve(store: &Store, options: &Options) -> Result<Server, ServerError> {
+    serve_program(store, options, None)
+}
+
+/// Serves a store, and the program's own messages beside it.
+///
+/// # Errors
+/// As [`serve`].
+pub fn serve_program(store: &Store, options: &Options, program: Option<Program>) -> Result<Server, ServerError> {
+    let incarnation = store.with_state(|state, _| state.incarnation())?;
+    let describing = store.clone();
+    let describe: Describe = Arc::new(move |id| describing.describe(id));
+    let service =
+        Service { store: store.clone(), describe, program, incarnation, message_bytes: options.message_bytes };
+    start(service, options)
+}
+
+pub(crate) fn start(service: Service, options: &Options) -> Result<Server, ServerError> {
+    if !options.listen.ip().is_loopback() && !options.insecure {
+        return Err(ServerError::Insecure { address: options.listen });
+    }
+    let failed = |what| move |error| ServerError::Io { address: options.listen, what, error };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("tq-server")
+        .enable_all()
+        .build()
+        .map_err(failed("start threads"))?;
+    let listener = runtime.block_on(TcpListener::bind(options.listen)).map_err(failed("listen"))?;
+    let address = listener.local_addr().map_err(failed("listen"))?;
+    let token = gate::token().map_err(failed("draw a token"))?;
+    if let Some(path) = &options.token_file {
+        gate::write(path, &token)?;
+    }
+    let gate = gate::Gate::new(&token, service.incarnation, options.connections);
+    let flight = FlightServiceServer::new(service)
+        .max_decoding_message_size(options.message_bytes)
+        .max_encoding_message_size(usize::MAX);
+    let guarded = tonic::service::interceptor::InterceptedService::new(flight, gate);
+    let (stop, stopping) = oneshot::channel::<()>();
+    let incoming = socket::incoming(listener, options.connections);
+    let serving = tonic::transport::Server::builder()
+        .initial_stream_window_size(limits::WINDOW)
+        .initial_connection_window_size(2 * limits::WINDOW)
+        .max_concurrent_streams(limits::STREAMS)
+        .max_frame_size(limits::FRAME)
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_timeout(Some(Duration::from_secs(20)))
+        .add_service(guarded)
+        .serve_with_incoming_shutdown(incoming, async {
+            // The sender is gone: that says the same.
+            let _ = stopping.await;
+        });
+    runtime.spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the server has ended");
+        }
+    });
+    let token_file = options.token_file.clone();
+    Ok(Server { url: format!("grpc://{address}"), token, token_file, stop: Some(stop), runtime: Some(runtime) })
+}
+
+impl Server {
+    /// `grpc://ADDRESS:PORT`, as clients take it.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What clients must send.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(runtime) = self.runtime.take() {
+            // Waiting calls are only listeners: nothing of them is worth waiting for.
+            runtime.shutdown_timeout(Duration::from_millis(200));
+        }
+        if let Some(path) = &self.token_file {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}

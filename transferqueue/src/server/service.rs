@@ -1,0 +1,96 @@
+//! Flight's methods, each in a line or two: what they do is in the modules beside this one.
+
+use std::sync::Arc;
+
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
+    PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
+};
+use futures::{StreamExt, stream, stream::BoxStream};
+use tonic::{Code, Request, Response, Status, Streaming};
+
+use super::{Program, control, listing, reading, writing};
+use crate::{catalog::definition::Partition, error::Error, ids::PartitionId, store::Store, wire};
+
+/// What a partition is: asked of the catalog, which alone says what may be stored where.
+pub(crate) type Describe = Arc<dyn Fn(PartitionId) -> Result<Arc<Partition>, Error> + Send + Sync>;
+
+/// What every request works on.
+#[derive(Clone)]
+pub(crate) struct Service {
+    pub(crate) store: Store,
+    pub(crate) describe: Describe,
+    pub(crate) program: Option<Program>,
+    pub(crate) incarnation: u64,
+    pub(crate) message_bytes: usize,
+}
+
+/// A stream of answers.
+pub(super) type Answers<T> = BoxStream<'static, Result<T, Status>>;
+
+/// An error of the store for whoever asked.
+pub(super) fn status(error: &Error) -> Status {
+    wire::Failure::of(error).into_status(Code::FailedPrecondition)
+}
+
+/// A request that is none.
+pub(super) fn invalid(text: impl Into<String>) -> Status {
+    wire::Failure::other(text).into_status(Code::InvalidArgument)
+}
+
+#[tonic::async_trait]
+impl FlightService for Service {
+    type HandshakeStream = Answers<HandshakeResponse>;
+    type ListFlightsStream = Answers<FlightInfo>;
+    type DoGetStream = Answers<FlightData>;
+    type DoPutStream = Answers<PutResult>;
+    type DoExchangeStream = Answers<FlightData>;
+    type DoActionStream = Answers<arrow_flight::Result>;
+    type ListActionsStream = Answers<ActionType>;
+
+    /// For stock clients that begin with it. The token has been seen already.
+    async fn handshake(
+        &self,
+        _: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        let answer = HandshakeResponse { protocol_version: wire::PROTOCOL.into(), payload: Default::default() };
+        Ok(Response::new(stream::iter([Ok(answer)]).boxed()))
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        Ok(Response::new(stream::iter(listing::all(self)?.into_iter().map(Ok)).boxed()))
+    }
+
+    async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        listing::info(self, request.get_ref()).map(Response::new)
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        Err(Status::unimplemented("nothing here takes long enough to be polled; use GetFlightInfo"))
+    }
+
+    async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        listing::schema(self, request.get_ref()).map(Response::new)
+    }
+
+    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        reading::stream(self, &request.get_ref().ticket).map(Response::new)
+    }
+
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        writing::put(self, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {
+        Err(Status::unimplemented("use DoGet and DoPut"))
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        control::act(self, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        let action = |(name, what): (&str, &str)| ActionType { r#type: name.to_owned(), description: what.to_owned() };
+        Ok(Response::new(stream::iter(wire::action::ALL.map(|known| Ok(action(known)))).boxed()))
+    }
+}

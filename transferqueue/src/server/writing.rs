@@ -1,0 +1,169 @@
+//! Cells that come in: of one column for a session that will name them, or whole rows from a stock client.
+
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow_flight::{
+    FlightData, FlightDescriptor, PutResult, decode::FlightRecordBatchStream, error::FlightError,
+    flight_descriptor::DescriptorType,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use prost::Message;
+use tonic::{Status, Streaming};
+
+use super::{
+    limits,
+    service::{Answers, Service, invalid, status},
+};
+use crate::{
+    arrow_map,
+    catalog::command::{CellWrite, Command, NewRow, Reply, Request},
+    error::Error,
+    ids::{ColumnId, PartitionId, RowId, Rows, SessionId},
+    link::Link,
+    outputs,
+    schema::Column,
+    store::{asking::Asked, core::Sender},
+    transport::{Placed, TransportError},
+    unit::UnitError,
+    wire::{self, decode},
+};
+
+pub(super) async fn put(service: &Service, mut sent: Streaming<FlightData>) -> Result<Answers<PutResult>, Status> {
+    let first = sent.message().await?.ok_or_else(|| invalid("nothing was sent"))?;
+    let descriptor = first.flight_descriptor.clone().unwrap_or_default();
+    let all = stream::iter([Ok(first)]).chain(sent).map_err(FlightError::from);
+    let mut batches = FlightRecordBatchStream::new_from_flight_data(all);
+    match descriptor.r#type() {
+        DescriptorType::Cmd => {
+            let put: wire::Put = decode("put", &descriptor.cmd).map_err(invalid)?;
+            let mut counted = Vec::new();
+            let mut bytes = 0_usize;
+            while let Some(batch) = batches.try_next().await.map_err(no_batch)? {
+                bytes = bytes.saturating_add(batch.get_array_memory_size());
+                if bytes > limits::PUT_BYTES {
+                    return Err(invalid(format!("a put of more than {} bytes; put fewer rows", limits::PUT_BYTES)));
+                }
+                counted.push(batch);
+            }
+            let placed = one_column(service, put, &counted).map_err(|error| status(&error))?;
+            Ok(stream::iter([Ok(PutResult { app_metadata: placed.encode_to_vec().into() })]).boxed())
+        }
+        DescriptorType::Path => {
+            let partition = partition(service, &descriptor)?;
+            let mut results = Vec::new();
+            while let Some(batch) = batches.try_next().await.map_err(no_batch)? {
+                let rows = whole_rows(service, partition, &batch).await.map_err(|error| status(&error))?;
+                let said = serde_json::json!({ "rows": rows.to_string() }).to_string();
+                results.push(Ok(PutResult { app_metadata: said.into() }));
+            }
+            Ok(stream::iter(results).boxed())
+        }
+        DescriptorType::Unknown => Err(invalid("a put needs a descriptor: the path [partition]")),
+    }
+}
+
+/// What came is no stream of record batches; what the connection itself has to say stays as it is.
+fn no_batch(error: FlightError) -> Status {
+    match error {
+        FlightError::Tonic(status) => *status,
+        other => invalid(other.to_string()),
+    }
+}
+
+/// The partition that a path names alone.
+fn partition(service: &Service, descriptor: &FlightDescriptor) -> Result<PartitionId, Status> {
+    let [name] = descriptor.path.as_slice() else {
+        return Err(invalid(format!("the path {:?}; expected [partition]", descriptor.path)));
+    };
+    service.store.partition(name).map_err(|error| status(&error))
+}
+
+/// Stores cells of one column, in one chunk, and holds them for the session.
+fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Result<wire::Placed, Error> {
+    let partition = PartitionId(put.partition);
+    let description = (service.describe)(partition)?;
+    let travel = |why: String| TransportError::Travel { column: format!("at position {}", put.column), why };
+    let position = usize::try_from(put.column).ok().filter(|at| *at < description.columns.len());
+    let position = position.ok_or_else(|| travel(format!("`{}` has no such column", description.name)))?;
+    let column = &description.columns[position];
+    let mut parts = Vec::with_capacity(batches.len());
+    for batch in batches {
+        let [part] = batch.columns() else {
+            return Err(travel(format!("the put has {} columns, expected 1", batch.num_columns())).into());
+        };
+        parts.push(part);
+    }
+    let session = SessionId(put.session);
+    if let Some(((chunk, slot), sizes)) = service.store.held(session, put.number)? {
+        return Ok(wire::Placed::new(chunk, slot, &sizes));
+    }
+    let placed = place(service, partition, ColumnId(position as u16), column, &parts)?;
+    let answer = wire::Placed::new(placed.chunk, placed.slot, &placed.sizes);
+    service.store.hold(session, put.number, placed)?;
+    Ok(answer)
+}
+
+/// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else.
+fn place(
+    service: &Service,
+    partition: PartitionId,
+    id: ColumnId,
+    column: &Column,
+    parts: &[&ArrayRef],
+) -> Result<Placed, TransportError> {
+    let map = |error: arrow_map::MapError| TransportError::Unit(UnitError::Map(error));
+    parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
+    let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
+    service.store.unit().write(partition, id, column, array).map_err(TransportError::Unit)
+}
+
+/// Puts rows as a stock client sends them: columns by name, every row new.
+async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBatch) -> Result<Rows, Error> {
+    let description = (service.describe)(partition)?;
+    let positions = Rows::run(RowId(0), batch.num_rows() as u64);
+    let (mut cells, mut holds) = (Vec::new(), Vec::new());
+    for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        let columns = &description.columns;
+        let position = columns.iter().position(|column| &column.name == field.name());
+        let position = position.ok_or_else(|| outputs::unknown(&description.name, columns, field.name()))?;
+        if array.is_empty() {
+            continue;
+        }
+        let id = ColumnId(position as u16);
+        let placed = place(service, partition, id, &columns[position], &[array])?;
+        cells.push(CellWrite {
+            column: id,
+            rows: positions.clone(),
+            chunk: placed.chunk,
+            slot: placed.slot,
+            sizes: placed.sizes.clone(),
+            seal: true,
+            replaces: None,
+        });
+        holds.push(placed);
+    }
+    let rows = vec![NewRow::default(); batch.num_rows()];
+    let reply = patiently(service, Command::Put { partition, rows, cells }).await;
+    // Until here the holds have kept the cells.
+    drop(holds);
+    match reply? {
+        Reply::Put(rows) => Ok(rows),
+        Reply::Ended => Err(Error::Ended { partition }),
+        other => Err(Error::Protocol { command: "put", found: format!("{other:?}") }),
+    }
+}
+
+/// A command of the server itself that may have to wait for room.
+async fn patiently(service: &Service, command: Command) -> Result<Reply, Error> {
+    let deadline = Instant::now() + limits::STOCK_WAIT;
+    let mut request = Request { caller: None, command };
+    loop {
+        let sleep = Instant::now() < deadline;
+        match service.store.ask(Sender::Here(None), &mut request, sleep)? {
+            Asked::Answered(reply) => return Ok(reply),
+            Asked::Later(_, Some(listener)) => drop(tokio::time::timeout_at(deadline.into(), listener).await),
+            Asked::Later(wait, None) => return Err(Error::Deadline(Box::new(wait))),
+        }
+    }
+}
