@@ -27,7 +27,8 @@
 //!
 //! *Copies.* A get: pieces below 1 MiB are gathered (one copy), then Arrow's encoder copies the body into its message,
 //! and prost that message into the send buffer; pieces of 1 MiB or more skip the first. A put: gRPC assembles the
-//! message (one copy), and the cells are taken out of it into aligned memory of the unit (one copy).
+//! message (one copy), its body moves to 64 bytes unless it lies there by chance (one copy), and the cells are taken
+//! out of it into buffers of the unit that hold nothing else (one copy).
 
 mod control;
 mod error;
