@@ -1,7 +1,7 @@
 //! What the end-to-end tests share: a folder with data, and running the program under test in it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
@@ -118,6 +118,19 @@ impl Workplace {
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{}: {e} in {line}", path.display())))
             .collect()
+    }
+
+    /// Steps that the audit takes back: trained, lost with a kill, and trained again.
+    pub fn repeated_steps(&self, run: &str) -> Vec<u64> {
+        let (mut trained, mut repeated) = (BTreeSet::new(), Vec::new());
+        for line in self.lines(run, "audit.jsonl") {
+            match (line.get("to_step").and_then(Value::as_u64), line.get("step").and_then(Value::as_u64)) {
+                (Some(to), _) => repeated.extend(trained.split_off(&(to + 1))),
+                (None, Some(step)) => _ = trained.insert(step),
+                (None, None) => panic!("neither a row nor a rollback: {line}"),
+            }
+        }
+        repeated
     }
 
     /// Rows of the surviving lineage in the audit, by task: (step, lag), rolled-back ones taken out.

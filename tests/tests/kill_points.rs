@@ -24,7 +24,7 @@ fn workplace() -> Workplace {
     Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"))
 }
 
-/// Kills a run at a point, resumes it, and returns it with the steps that its metrics repeat.
+/// Kills a run at a point, resumes it, and returns it with the steps that were trained twice.
 fn killed_and_resumed(schedule: &[&str], point: &str, pass: u64) -> (Workplace, Vec<u64>) {
     let place = workplace();
     let output = place
@@ -41,23 +41,27 @@ fn killed_and_resumed(schedule: &[&str], point: &str, pass: u64) -> (Workplace, 
     let mut resume = schedule.to_vec();
     resume.push("--resume");
     place.succeed("quickstart.yaml", &resume);
-    let mut steps: Vec<u64> = place
+    let steps: Vec<u64> = place
         .lines("small", "metrics.jsonl")
         .iter()
         .filter(|l| l.get("actor/pg_loss").is_some())
         .filter_map(|l| l["step"].as_u64())
         .collect();
-    let all = steps.len();
-    steps.sort_unstable();
-    let repeated = steps.windows(2).filter(|w| w[0] == w[1]).map(|w| w[0]).collect();
-    steps.dedup();
-    assert_eq!(steps, [1, 2, 3, 4], "{point}:{pass}: {all} lines");
+    assert_eq!(steps, [1, 2, 3, 4], "{point}:{pass}: each step has one line");
+    let states = place.run_file("small", "checkpoints");
+    let half: Vec<_> = std::fs::read_dir(states)
+        .expect("named states")
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| !name.starts_with("step_"))
+        .collect();
+    assert!(half.is_empty(), "{point}:{pass} left {half:?}");
     place.assert_ledger_balances("small");
     assert_eq!(
         place.trained("small").len(),
         4 * 8 * 4,
         "{point}:{pass}: each row of the surviving lineage is trained once"
     );
+    let repeated = place.repeated_steps("small");
     (place, repeated)
 }
 

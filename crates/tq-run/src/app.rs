@@ -1,11 +1,17 @@
 //! The program: a registry of stages behind a command line.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, slice};
+use std::{
+    collections::BTreeMap,
+    io::{self, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+    slice,
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use tq_config::Arguments;
-use tq_schedule::{Plan, Planner, SourceFiles};
+use tq_schedule::{Plan, Planner, SourceFiles, plan::Rows};
 use tq_stage::{Parameters, Register};
 
 use crate::{
@@ -13,6 +19,7 @@ use crate::{
     folder::{Existing, RunFolder},
     interrupt,
     phase::{Ended, PhaseRun},
+    process,
     recorder::curve,
     registry::Registry,
     settings::{self, Logger},
@@ -63,7 +70,7 @@ impl App {
     /// Parses the command line, runs, and says how it ended.
     pub fn main(self) -> ExitCode {
         let cli = cli::Cli::parse();
-        crate::process::prepare();
+        process::prepare();
         match self.run(&cli) {
             Ok(()) => ExitCode::from(exit::FINISHED),
             Err(Stop::Refused(error)) => ended(&format!("refused: {error:#}"), exit::REFUSED),
@@ -89,16 +96,16 @@ impl App {
 
     fn run(&self, cli: &cli::Cli) -> Result<(), Stop> {
         match &cli.command {
-            Some(cli::Command::Data { data }) => say(&data::write(data).map_err(Stop::Failed)?),
+            Some(cli::Command::Data { data }) => say(&data::write(data).map_err(Stop::Failed)?)?,
             Some(cli::Command::Stages) => {
                 let schemas: BTreeMap<_, _> = self.registry.schemas().collect();
-                say(&serde_json::to_string_pretty(&schemas).map_err(|e| Stop::Failed(e.into()))?);
+                say(&serde_json::to_string_pretty(&schemas).map_err(|e| Stop::Failed(e.into()))?)?;
             }
-            Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?),
+            Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?)?,
             None => {
                 let plan = self.plan(&cli.arguments).map_err(Stop::Refused)?;
                 if cli.dry_run {
-                    say(&plan.describe());
+                    say(&plan.describe())?;
                 } else {
                     self.train(&plan, cli)?;
                 }
@@ -114,6 +121,7 @@ impl App {
             _ => Existing::Refuse,
         };
         let root = run_root(plan).map_err(Stop::Refused)?;
+        inputs(plan).map_err(Stop::Refused)?;
         let folder = RunFolder::open(&root, plan, existing).map_err(Stop::Refused)?;
         let mut models: BTreeMap<String, PathBuf> =
             plan.models.iter().map(|(name, model)| (name.clone(), PathBuf::from(&model.path))).collect();
@@ -121,7 +129,7 @@ impl App {
             let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
             let finals: BTreeMap<String, PathBuf> =
                 phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
-            if cli.resume && finals.values().all(|path| path.exists()) {
+            if cli.resume && finals.keys().all(|model| phase_folder.is_final(model)) {
                 models.extend(finals);
                 continue;
             }
@@ -154,14 +162,40 @@ impl App {
             return Err(Stop::Interrupted("stopped; the run had just finished".to_owned()));
         }
         let svg = root.join("curve.svg");
-        say(&curve::draw(slice::from_ref(&root), Some(&svg)).map_err(Stop::Failed)?);
-        Ok(())
+        match curve::draw(slice::from_ref(&root), Some(&svg)) {
+            Ok(curve) => say(&curve),
+            // The run itself is done and saved.
+            Err(error) => {
+                tracing::warn!("the curve cannot be drawn: {error:#}");
+                Ok(())
+            }
+        }
     }
 }
 
 fn run_root(plan: &Plan) -> Result<PathBuf> {
     let folder = plan.parameters.pointer("/trainer/default_local_dir").and_then(serde_json::Value::as_str);
     Ok(PathBuf::from(folder.context("parameter trainer.default_local_dir is not set")?))
+}
+
+/// Checks that the files are there which the run is going to read, so that a wrong path costs no phase before it.
+fn inputs(plan: &Plan) -> Result<()> {
+    for (name, model) in &plan.models {
+        let config = Path::new(&model.path).join("config.json");
+        ensure!(
+            config.is_file(),
+            "models.{name}: found no `{}`; expected a model's folder (config.json, *.safetensors, tokenizer.json); `{} data digits` writes the one of the quick start",
+            config.display(),
+            process::name()
+        );
+    }
+    for (name, partition) in plan.phases.iter().flat_map(|phase| &phase.partitions) {
+        let Rows::Files { files, .. } = &partition.rows else { continue };
+        if let Some(file) = files.iter().find(|file| !Path::new(file).is_file()) {
+            bail!("partitions.{name}: found no file `{file}`; expected parquet in verl's layout");
+        }
+    }
+    Ok(())
 }
 
 /// Prompts that the files of a partition come to, for plans whose length follows from epochs.
@@ -171,13 +205,16 @@ fn count_rows(source: &SourceFiles<'_>) -> Option<u64> {
     config.count(&parameters).ok()
 }
 
-#[allow(clippy::print_stdout, reason = "results go to standard output")]
-fn say(text: &str) {
-    println!("{text}");
+fn say(text: &str) -> Result<(), Stop> {
+    match writeln!(io::stdout(), "{text}") {
+        // Whoever reads the output has seen enough.
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output").map_err(Stop::Failed),
+    }
 }
 
 #[allow(clippy::print_stderr, reason = "how the program ended is for people")]
 fn ended(text: &str, code: u8) -> ExitCode {
-    eprintln!("{}: {text}", crate::process::name());
+    eprintln!("{}: {text}", process::name());
     ExitCode::from(code)
 }

@@ -2,8 +2,11 @@
 //! layout.
 
 use std::{
-    fs, io,
-    path::{Path, PathBuf},
+    env,
+    fs::{self, File, TryLockError},
+    io,
+    path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, bail};
@@ -20,25 +23,48 @@ pub(crate) enum Existing {
     Overwrite,
 }
 
-/// A run's folder.
+/// What a run writes into its folder: all that `--overwrite` deletes.
+const WRITTEN: [&str; 11] = [
+    "plan.yaml",
+    "events",
+    "checkpoints",
+    "phases",
+    "final",
+    "audit.jsonl",
+    "metrics.jsonl",
+    "ledger.json",
+    "tensorboard",
+    "curve.svg",
+    "control.sock",
+];
+const LOCK: &str = "run.lock";
+const WRITING: &str = "writing";
+/// The longest path of a folder that leaves room for the control socket in it (a Unix socket's path has 107 bytes).
+const LONGEST_PATH: usize = 82;
+
+/// A run's folder, locked for this process.
 #[derive(Clone, Debug)]
 pub(crate) struct RunFolder {
     root: PathBuf,
+    _lock: Arc<File>,
 }
 
 impl RunFolder {
-    /// Prepares the folder for `plan` and writes `plan.yaml`.
+    /// Locks the folder, prepares it for `plan` and writes `plan.yaml`.
     ///
     /// # Errors
-    /// When it holds a run and `existing` does not allow that, or the run to resume was made from another plan.
+    /// When another process runs in it, when it holds a run and `existing` does not allow that, when the run to resume was
+    /// made from another plan, or when a name does not suit as a folder's.
     pub(crate) fn open(root: &Path, plan: &Plan, existing: Existing) -> Result<Self> {
-        let folder = Self { root: root.to_owned() };
-        let path = folder.root.join("plan.yaml");
+        check_names(root, plan)?;
+        let path = root.join("plan.yaml");
+        if existing == Existing::Resume && !path.exists() {
+            bail!("nothing to resume in `{}`: there is no plan.yaml; start without --resume", root.display());
+        }
+        fs::create_dir_all(root).with_context(|| format!("cannot create `{}`", root.display()))?;
+        let folder = Self { root: root.to_owned(), _lock: Arc::new(lock(root)?) };
         let text = plan.to_yaml().context("plan.yaml")?;
         match (fs::read_to_string(&path), existing) {
-            (Err(e), Existing::Resume) if e.kind() == io::ErrorKind::NotFound => {
-                bail!("nothing to resume in `{}`: there is no plan.yaml; start without --resume", root.display())
-            }
             (Ok(old), Existing::Resume) if old == text => return Ok(folder),
             (Ok(old), Existing::Resume) => bail!(
                 "`{}` was made from another plan ({}); resume with the arguments it was started with, or start a new run with trainer.experiment_name=…",
@@ -49,15 +75,29 @@ impl RunFolder {
                 "`{}` holds a run already; go on with --resume, replace it with --overwrite, or name another with trainer.experiment_name=…",
                 root.display()
             ),
-            (Ok(_), Existing::Overwrite) => {
-                fs::remove_dir_all(root).with_context(|| format!("cannot delete `{}`", root.display()))?
-            }
+            (Ok(_), Existing::Overwrite) => folder.clear()?,
             (Err(e), _) if e.kind() == io::ErrorKind::NotFound => {}
             (Err(e), _) => return Err(e).with_context(|| format!("cannot read `{}`", path.display())),
         }
-        fs::create_dir_all(root).with_context(|| format!("cannot create `{}`", root.display()))?;
-        fs::write(&path, text).with_context(|| format!("cannot write `{}`", path.display()))?;
+        let draft = root.join("plan.yaml.writing");
+        fs::write(&draft, text).with_context(|| format!("cannot write `{}`", draft.display()))?;
+        fs::rename(&draft, &path).with_context(|| format!("cannot write `{}`", path.display()))?;
         Ok(folder)
+    }
+
+    /// Deletes what a run wrote; other files stay.
+    fn clear(&self) -> Result<()> {
+        for name in WRITTEN {
+            let path = self.root.join(name);
+            let deleted = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match deleted {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    return Err(e).with_context(|| format!("cannot delete `{}`", path.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The folder of one phase.
@@ -110,6 +150,34 @@ impl PhaseFolder {
         self.root.join("final").join(model)
     }
 
+    /// Whether the final weights of `model` are there.
+    pub(crate) fn is_final(&self, model: &str) -> bool {
+        let folder = self.final_model(model);
+        folder.join("config.json").exists()
+            && ["model.safetensors", "model.safetensors.index.json"].iter().any(|file| folder.join(file).exists())
+    }
+
+    /// Takes away half-written states of lives that were killed.
+    ///
+    /// # Errors
+    /// When they cannot be deleted.
+    pub(crate) fn sweep(&self) -> Result<()> {
+        let folder = self.checkpoints();
+        for entry in fs::read_dir(&folder).with_context(|| format!("cannot read `{}`", folder.display()))? {
+            let entry = entry.with_context(|| format!("cannot read `{}`", folder.display()))?;
+            if entry.file_name().to_string_lossy().starts_with(WRITING) {
+                let path = entry.path();
+                fs::remove_dir_all(&path).with_context(|| format!("cannot delete `{}`", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a state is written before it is named.
+    pub(crate) fn writing(&self) -> PathBuf {
+        self.checkpoints().join(WRITING)
+    }
+
     /// Takes away the events of a life that named no state: nothing of it survives, the phase begins anew.
     ///
     /// # Errors
@@ -138,6 +206,51 @@ impl PhaseFolder {
         states.sort_unstable();
         Ok(states)
     }
+}
+
+/// Holds the folder until the process ends, however it ends.
+fn lock(root: &Path) -> Result<File> {
+    let path = root.join(LOCK);
+    let file = File::create(&path).with_context(|| format!("cannot create `{}`", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!(
+            "another process runs in `{}`; wait until it ends, stop it, or name another run with trainer.experiment_name=…",
+            root.display()
+        ),
+        Err(TryLockError::Error(e)) => Err(e).with_context(|| format!("cannot lock `{}`", path.display())),
+    }
+}
+
+/// Names that become folders: of the run and of its phases.
+fn check_names(root: &Path, plan: &Plan) -> Result<()> {
+    let name = plan.parameters.pointer("/trainer/experiment_name").and_then(serde_json::Value::as_str);
+    let plain = |name: &str| Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    if !name.is_some_and(|name| !name.is_empty() && plain(name)) {
+        bail!(
+            "trainer.experiment_name: found {}; expected a name for the run's folder, without `..`",
+            name.map_or_else(|| "none".to_owned(), |name| format!("`{name}`"))
+        );
+    }
+    let here = env::current_dir().context("the current folder")?;
+    if root.canonicalize().is_ok_and(|root| here.starts_with(root)) {
+        bail!(
+            "trainer.default_local_dir: `{}` is the folder this program was started in, or holds it; expected a folder of the run's own",
+            root.display()
+        );
+    }
+    let length = root.as_os_str().len();
+    if length > LONGEST_PATH {
+        bail!(
+            "trainer.default_local_dir: `{}` has {length} bytes; expected at most {LONGEST_PATH}, for the control socket in it; choose a shorter one",
+            root.display()
+        );
+    }
+    let suits = |name: &str| name.chars().all(|c| c.is_alphanumeric() || "_-".contains(c));
+    if let Some(phase) = plan.phases.iter().find(|phase| !suits(&phase.name)) {
+        bail!("phases: found the name `{}`; expected letters, digits, `_` and `-`: it becomes a folder", phase.name);
+    }
+    Ok(())
 }
 
 fn first_difference(old: &str, new: &str) -> String {

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the run to stop after the step in progress, the second ends it at once.
+//! Ctrl-C, SIGTERM and SIGHUP: the first asks the run to stop after the step in progress, the second ends it at once.
 
 use std::{
     process,

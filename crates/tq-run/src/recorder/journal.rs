@@ -63,12 +63,12 @@ impl Journal {
         progress: bool,
     ) -> Result<Self> {
         let total = phase.arithmetic.total_cycles.context("the phase's length is known once it runs")?;
-        let mut lines = Lines::open(&folder, &settings::loggers(plan)?)?;
+        folder.sweep()?;
+        let lines = Lines::open(&folder, &settings::loggers(plan)?, resumed.then_some(begun_at))?;
         let kept_states = settings::kept_states(plan)?;
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
         if resumed {
             audit.rollback(begun_at)?;
-            lines.restore(&folder.checkpoint(begun_at))?; // nothing to take back where no state was named
         }
         let first =
             phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
@@ -110,7 +110,12 @@ impl Journal {
                 Message::Published(step) => self.published(step),
                 Message::Validated { version, metrics } => self.validated(version, metrics),
                 Message::Interrupted => {
-                    self.bar.println("stopping after this step; Ctrl-C again stops at once");
+                    let text = "stopping after this step; Ctrl-C again stops at once";
+                    if self.bar.is_hidden() {
+                        tracing::warn!("{text}")
+                    } else {
+                        self.bar.println(text)
+                    }
                     Ok(())
                 }
             };
@@ -167,7 +172,7 @@ impl Journal {
 
     /// Names a state: writes it beside, with the held lines, and renames it into place.
     fn name(&mut self, steps: u64, capture: Captured) -> Result<()> {
-        let (state, tmp) = (self.folder.checkpoint(steps), self.folder.checkpoints().join("writing"));
+        let (state, tmp) = (self.folder.checkpoint(steps), self.folder.writing());
         for left in [&tmp, &state] {
             // A state of these steps that is here already was rolled back past.
             if left.exists() {

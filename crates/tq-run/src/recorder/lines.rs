@@ -1,6 +1,6 @@
 //! Metrics lines in the order of steps; a step that is validated is held back until its validation is there.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, io, path::Path};
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
@@ -27,13 +27,22 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Opens the sinks that `trainer.logger` names.
-    pub(super) fn open(folder: &PhaseFolder, loggers: &[Logger]) -> Result<Self> {
-        let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(JsonLines::open(&folder.file("metrics.jsonl"))?)];
+    /// Opens the sinks that `trainer.logger` names. `resumed`: steps in the state the run goes on from; lines that a
+    /// killed life wrote beyond it go, those held back when it was named are held again.
+    pub(super) fn open(folder: &PhaseFolder, loggers: &[Logger], resumed: Option<u64>) -> Result<Self> {
+        let file = folder.file("metrics.jsonl");
+        let mut held = BTreeMap::new();
+        if let Some(begun_at) = resumed {
+            let state = folder.checkpoint(begun_at);
+            held = restore(&state)?;
+            let kept = |step: u64| state.exists() && step <= begun_at && !held.contains_key(&step);
+            cut(&file, kept).with_context(|| format!("cannot shorten `{}`", file.display()))?;
+        }
+        let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(JsonLines::open(&file)?)];
         if loggers.contains(&Logger::Tensorboard) {
             sinks.push(Box::new(TensorBoard::create(&folder.file("tensorboard"))?));
         }
-        Ok(Self { sinks, held: BTreeMap::new() })
+        Ok(Self { sinks, held })
     }
 
     /// Adds a step; `waits` when it is going to be validated.
@@ -64,19 +73,6 @@ impl Lines {
         fs::write(&path, Value::Object(held).to_string()).with_context(|| format!("cannot write `{}`", path.display()))
     }
 
-    /// Takes back the lines that were held when `state` was named.
-    pub(super) fn restore(&mut self, state: &Path) -> Result<()> {
-        let path = state.join(HELD);
-        let Ok(text) = fs::read_to_string(&path) else { return Ok(()) };
-        let held: BTreeMap<u64, BTreeMap<String, Option<f64>>> =
-            serde_json::from_str(&text).with_context(|| format!("`{}`", path.display()))?;
-        for (step, values) in held {
-            let metrics = values.iter().map(|(name, value)| (name.as_str(), value.unwrap_or(f64::NAN))).collect();
-            self.held.insert(step, Line { metrics, waits: true });
-        }
-        Ok(())
-    }
-
     fn flush(&mut self) -> Result<()> {
         while let Some(entry) = self.held.first_entry()
             && !entry.get().waits
@@ -86,4 +82,31 @@ impl Lines {
         }
         Ok(())
     }
+}
+
+/// The lines that were held when `state` was named.
+fn restore(state: &Path) -> Result<BTreeMap<u64, Line>> {
+    let path = state.join(HELD);
+    let Ok(text) = fs::read_to_string(&path) else { return Ok(BTreeMap::new()) };
+    let held: BTreeMap<u64, BTreeMap<String, Option<f64>>> =
+        serde_json::from_str(&text).with_context(|| format!("`{}`", path.display()))?;
+    let line = |values: BTreeMap<String, Option<f64>>| {
+        let metrics = values.iter().map(|(name, value)| (name.as_str(), value.unwrap_or(f64::NAN))).collect();
+        Line { metrics, waits: true }
+    };
+    Ok(held.into_iter().map(|(step, values)| (step, line(values))).collect())
+}
+
+/// Leaves the lines of the steps that are kept; a line without a step was cut off in the middle.
+fn cut(file: &Path, kept: impl Fn(u64) -> bool) -> io::Result<()> {
+    let text = match fs::read_to_string(file) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        text => text?,
+    };
+    let step = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64();
+    let left: String =
+        text.lines().filter(|line| step(line).is_some_and(&kept)).flat_map(|line| [line, "\n"]).collect();
+    let draft = file.with_extension("jsonl.writing");
+    fs::write(&draft, left)?;
+    fs::rename(&draft, file)
 }
