@@ -18,8 +18,9 @@ fn refused(output: &Output) -> String {
 #[test]
 fn a_second_process_is_kept_out_and_the_first_goes_on() {
     let (place, undisturbed) = (workplace(), workplace());
-    undisturbed.succeed("quickstart.yaml", &[]);
-    let mut job = place.spawn("quickstart.yaml", &[]);
+    let long = "trainer.total_training_steps=24"; // several times as long as the three tries below
+    undisturbed.succeed("quickstart.yaml", &[long]);
+    let mut job = place.spawn("quickstart.yaml", &[long]);
     let plan = place.run_file("small", "plan.yaml");
     while !plan.exists() {
         assert!(job.try_wait().expect("the job's state").is_none(), "it ended before it wrote its plan");
@@ -31,7 +32,7 @@ fn a_second_process_is_kept_out_and_the_first_goes_on() {
     }
     assert!(job.wait().expect("the job's end").success());
     assert!(place.weights("small", "policy") == undisturbed.weights("small", "policy"), "the second disturbed it");
-    assert_eq!(place.trained("small").len(), 4 * 8 * 4);
+    assert_eq!(place.trained("small").len(), 24 * 8 * 4);
 }
 
 #[test]
