@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup build demo demo-seeds test lint golden peers bench sim
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -22,7 +22,10 @@ demo-seeds: build ## the main job with seeds 1, 2 and 3, and the mean of their r
 	for seed in 1 2 3; do scripts/demo.sh on_policy $$seed; done
 	scripts/demo-summary.sh on_policy
 
-test: setup lint ## what CI runs: formatting, clippy, tests, doc tests, the quick end-to-end run
+nextest:
+	@$(CARGO) nextest --version >/dev/null 2>&1 || $(CARGO) install --locked cargo-nextest
+
+test: setup nextest lint ## what CI runs: formatting, clippy, tests, doc tests, the quick end-to-end run
 	$(CARGO) nextest run --workspace --no-fail-fast
 	$(CARGO) test --workspace --doc --quiet
 
@@ -30,14 +33,17 @@ lint: setup ## formatting and clippy with warnings denied
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-golden: setup ## peers' recorded values (folder TQ_GOLDEN, default ../shared/golden): run and skipped per file
+golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../shared/golden): run and skipped per file
 	@$(CARGO) nextest run --workspace -E 'binary(/^golden/)' --success-output immediate --no-fail-fast
 
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) run --release -p tq-benches --bin catalog
 
-sim: setup ## 10,000 seeded schedules through the catalog
+sim: setup nextest ## 10,000 seeded schedules through the catalog
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
+
+mutants: ## one shard of the mutation run of the catalog (SHARD=k/n, 0/36 unless given); exits 1 below 85 % caught
+	scripts/mutants.sh $(SHARD)
 
 peers: setup ## Qwen2 and Qwen3 blocks against transformers (installs it into target/peers)
 	scripts/peers-transformers.sh

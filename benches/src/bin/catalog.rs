@@ -4,13 +4,19 @@
 //! choice, events applied, cells and rows freed, replies kept, records made. Not timed: filling the catalog. The claiming
 //! task is the only reader of its columns (but for the group case, whose rows a trainer still owes), so each commit frees
 //! 12 × 1,024 cells. Flat means: within 2× over all numbers of live rows where a claim costs what it returns; `where` and
-//! shuffled claims may grow with ready rows.
+//! shuffled claims may grow with ready rows. At the end the wake-up latency of a waiting claim, through the store.
 
-use std::{process::ExitCode, time::Instant};
+use std::{
+    process::ExitCode,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use tq_benches::{Better, Report, Row};
 use transferqueue::{
-    ChunkId, Column, ColumnId, Dtype, Kind, Millis, PartitionId, RowId, Rows, SessionId, TaskId,
+    ChunkId, Claim, Column, ColumnId, Dtype, Kind, Millis, Options, Outputs, PartitionId, RowId, Rows, SessionId,
+    Store, TaskId,
     catalog::{Catalog, command::*, definition::*, predicate::Predicate},
 };
 
@@ -182,6 +188,65 @@ fn definition(case: Case, live: u64) -> Definition {
     Definition { seed: 1, partitions: vec![put("rows", columns)], tasks, ..Definition::default() }
 }
 
+/// Seconds from a step in this thread until another thread, which waits for it, has gone on; sorted.
+fn hand_overs(begin: impl Fn(), wait: impl Fn() -> Instant + Send) -> Vec<f64> {
+    const COUNT: usize = 2_000;
+    let (sender, receiver) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        scope.spawn(move || (0..COUNT).try_for_each(|_| sender.send(wait())));
+        let mut seconds: Vec<f64> = (0..COUNT)
+            .map(|_| {
+                // Long enough for the other thread to be asleep again.
+                thread::park_timeout(Duration::from_micros(300));
+                let begun = Instant::now();
+                begin();
+                receiver.recv().expect("the other thread answers").duration_since(begun).as_secs_f64()
+            })
+            .collect();
+        seconds.sort_by(f64::total_cmp);
+        seconds
+    })
+}
+
+/// A claim that waits in one thread is served by a put of another: from the put's begin to the claim's return, beside the
+/// bare hand-over of a channel.
+fn wake_ups(report: &mut Report) {
+    let column = Column::new("c0", Kind::Ragged { dtype: Dtype::F32, inner: vec![] });
+    let jobs = Partition { name: "jobs".into(), columns: vec![column], birth: Birth::Put { capacity: None } };
+    let work = Task { reads: vec!["c0".into()], ..Task::new("work", "jobs") };
+    let definition = Definition { partitions: vec![jobs], tasks: vec![work], ..Definition::default() };
+    let store = Store::create(definition, Options::default()).expect("a sound definition");
+    let (puts, claims) = (store.session("puts").expect("a session"), store.session("claims").expect("a session"));
+    let jobs = puts.partition("jobs").expect("it is declared");
+    let soon = || Instant::now() + Duration::from_secs(60);
+    let put = || {
+        let cells = Outputs::new().ragged("c0", vec![vec![1.0_f32]]);
+        puts.put(jobs, vec![NewRow::default()], cells, soon()).expect("a put of one row");
+    };
+    let claim = || match claims.claim("work", 1, soon()).expect("a claim") {
+        Claim::Lease(lease) => {
+            let served = Instant::now();
+            lease.commit(Outputs::new()).expect("a commit of one row");
+            served
+        }
+        Claim::Ended => unreachable!("nobody closes the partition"),
+    };
+    let ours = hand_overs(put, claim);
+    let (sender, receiver) = mpsc::sync_channel(1);
+    let bare = hand_overs(
+        || sender.send(()).expect("the other thread listens"),
+        move || {
+            receiver.recv().expect("this thread sends");
+            Instant::now()
+        },
+    );
+    for (name, at) in [("median", 50), ("99th percentile", 99)] {
+        let of = |seconds: &[f64]| seconds[seconds.len() * at / 100] * 1e6;
+        report.push(Row::alone(format!("put to served claim, {name}"), "µs", of(&ours), None, Better::Less));
+        report.push(Row::alone(format!("hand-over of a channel, {name}"), "µs", of(&bare), None, Better::Less));
+    }
+}
+
 /// Median seconds of a claim and commit at a number of live rows.
 fn measure(case: Case, live: u64) -> f64 {
     let limit = if case == Case::Group { TAKE / GROUP } else { TAKE };
@@ -212,6 +277,9 @@ fn main() -> ExitCode {
         let budget = case.flat().then_some(2.0);
         let name = format!("claim and commit, {}, fastest / slowest", case.name());
         report.push(Row::alone(name, "ratio", ratio, budget, Better::Less));
+    }
+    if only.as_deref().is_none_or(|name| name == "wake-ups") {
+        wake_ups(&mut report);
     }
     #[allow(clippy::print_stdout, reason = "the table is what the command is for")]
     {

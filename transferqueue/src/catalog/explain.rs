@@ -146,7 +146,8 @@ fn holders(state: &State, cursor: &Cursor, now: Millis, causes: &mut Vec<Cause>)
 
 /// Nothing is in flight: what keeps rows from being born.
 fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
-    if let Some(session) = cursor.trainers.first() {
+    let offered = cursor.training.is_some_and(|t| state.models[usize::from(t.model.0)].part.is_some());
+    if let Some(session) = cursor.trainers.first().filter(|_| !offered) {
         let worker = state.sessions.get(session).map_or("?", |session| session.name.as_str());
         let note = format!("trained by worker {worker}, which has not offered version {}", state.version + 1);
         return Some(cause(&cursor.def.name, cursor.done.len(), note));

@@ -80,4 +80,15 @@ mod tests {
         assert!(!Predicate::disjoint(&high, &Predicate::Any(vec![is(1), is(5)])));
         assert!(!Predicate::disjoint(&is(1), &Predicate::Is("other".into(), Tag::Int(2))));
     }
+
+    #[test]
+    fn tags_compare_within_a_type_and_numbers_by_value() {
+        let text = |value: &str| Tag::Text(value.into());
+        assert_eq!(text("a").compare(&text("b")), Some(Ordering::Less));
+        assert_eq!(Tag::Bool(true).compare(&Tag::Bool(false)), Some(Ordering::Greater));
+        assert_eq!(Tag::Int(2).compare(&Tag::Float(1.5)), Some(Ordering::Greater));
+        assert_eq!(Tag::Float(1.5).compare(&Tag::Int(2)), Some(Ordering::Less));
+        assert_eq!(Tag::Float(1.5).compare(&Tag::Float(1.5)), Some(Equal));
+        assert_eq!(Tag::Int(1).compare(&text("1")), None);
+    }
 }

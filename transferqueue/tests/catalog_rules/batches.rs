@@ -357,3 +357,19 @@ fn a_task_per_cycle_that_lags_behind_gets_an_ended_cycle_though_its_last_batch_i
     let claimed = world.work(s, "statistics", 1);
     assert_eq!((claimed.batch.rows.to_string(), claimed.cut.unwrap().sizes), ("0".into(), vec![1]));
 }
+
+#[test]
+fn a_task_per_cycle_goes_on_with_the_next_cycle_while_another_lease_holds_one() {
+    let mut def = grpo(1, schedule(1, 1, 0, 2));
+    def.tasks.push(task("statistics", "samples", Grain::Cycle, &["scores"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.offer(s, "policy", None).unwrap();
+    world.put(s, "prompts", 2).unwrap();
+    for cycle in 0..2 {
+        complete(&mut world, s, &[cycle]);
+        assert_eq!(world.claimed(s, "statistics", 1).cut.unwrap().cycle, cycle);
+        world.work(s, "actor", 1);
+        world.offer(s, "policy", Some(cycle)).unwrap();
+    }
+}

@@ -1,10 +1,10 @@
 //! Claims of rows and groups: what they return, in which order, and when the end has come.
 
 use transferqueue::{
-    RowId, Rows,
+    Millis, RowId, Rows,
     catalog::{
         Refusal,
-        command::{Command, NewRow, Reply, RowNote, Tag},
+        command::{Command, DropRows, NewRow, Reply, RowNote, Tag},
         definition::*,
         predicate::Predicate,
     },
@@ -98,6 +98,20 @@ fn a_group_that_is_partly_given_back_is_claimed_again_with_what_is_left() {
     world.waits(s, "advantage");
     world.call(s, Command::Release { lease: claimed.lease, rows: Rows::run(RowId(2), 1) }).unwrap();
     assert_eq!(world.claimed(s, "advantage", 1).batch.rows.to_string(), "1-2");
+}
+
+#[test]
+fn a_group_does_not_wait_for_a_row_that_was_dropped_before_its_filter_was_decided() {
+    let mut def = grpo(2, schedule(1, 1, 0, 1));
+    def.tasks[2].filter = Some(Predicate::FirstVersionAtLeast(0));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    let drop = DropRows { rows: Rows::run(RowId(0), 1), reason: "unwanted".into() };
+    world.own(Command::Drop { partition: world.partition("samples"), rows: drop }).unwrap();
+    world.work(s, "rollout", 2);
+    world.work(s, "reward", 2);
+    assert_eq!(world.claimed(s, "advantage", 1).batch.rows.to_string(), "1");
 }
 
 #[test]
@@ -268,18 +282,39 @@ fn rows_that_must_be_sampled_with_one_version_come_lowest_version_first_and_neve
 }
 
 #[test]
+fn versions_are_kept_apart_as_long_as_rows_of_them_are_left() {
+    let mut world = World::new(grpo(1, schedule(1, 1, 2, 5)));
+    let s = world.session("s");
+    world.offer(s, "policy", None).unwrap();
+    world.put(s, "prompts", 5).unwrap();
+    for cycle in 0..2 {
+        for task in ["rollout", "reward", "advantage", "actor"] {
+            world.work(s, task, 1);
+        }
+        world.offer(s, "policy", Some(cycle)).unwrap();
+    }
+    for row in ["2", "3", "4"] {
+        assert_eq!(world.claimed(s, "rollout", 9).batch.rows.to_string(), row);
+    }
+}
+
+#[test]
 fn an_empty_queue_is_not_the_end_but_a_closed_and_consumed_one_is() {
     let mut world = World::new(jobs(Sampling::Sequential));
     let (a, b) = (world.session("a"), world.session("b"));
+    let ended = |world: &World| world.catalog.state().tasks(Millis(0))[0].ended;
     world.waits(a, "work");
+    assert!(!ended(&world));
     world.put(a, "jobs", 1).unwrap();
     let claimed = world.claimed(a, "work", 1);
     let jobs = world.partition("jobs");
     world.call(a, Command::ClosePartition(jobs)).unwrap();
     // The row may come back.
     world.waits(b, "work");
+    assert!(!ended(&world));
     world.commit(a, "work", claimed.lease, &claimed.batch.rows).unwrap();
     assert_eq!(world.claim(b, "work", 1), Ok(Reply::Ended));
+    assert!(ended(&world));
 }
 
 #[test]

@@ -14,6 +14,11 @@ fn start(n: u32, plan: Schedule, prompts: u64) -> (World, SessionId) {
     (world, s)
 }
 
+/// The tasks that a claim's wait names.
+fn named(world: &mut World, s: SessionId, task: &str) -> Vec<String> {
+    world.waits(s, task).causes.into_iter().map(|cause| cause.task).collect()
+}
+
 #[test]
 fn a_wait_names_the_lease_its_worker_and_how_long_it_has_been_held() {
     let (mut world, s) = start(8, schedule(4, 1, 0, 1), 4);
@@ -46,6 +51,37 @@ fn a_wait_names_rows_that_no_worker_has_claimed() {
     let text = world.waits(s, "reward").to_string();
     assert!(text.contains("`rollout` holds 1 ready: no worker has claimed it yet"), "{text}");
     assert!(text.starts_with("task `reward` wants up to 100 rows of `responses`; 0 ready of 1 owed"), "{text}");
+}
+
+#[test]
+fn a_task_that_two_writers_wait_for_is_named_once() {
+    let mut def = grpo(1, schedule(1, 1, 0, 1));
+    def.partitions[1].columns.push(row_column("lengths"));
+    def.tasks.push(task("length", "samples", Grain::Row, &["responses"], &["lengths"]));
+    def.tasks.push(task("both", "samples", Grain::Row, &["scores", "lengths"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    world.claimed(s, "rollout", 1);
+    assert_eq!(named(&mut world, s, "both"), ["rollout"]);
+}
+
+#[test]
+fn a_task_whose_rows_are_all_leased_waits_for_these_leases() {
+    let (mut world, s) = start(2, schedule(1, 1, 0, 1), 1);
+    let lease = world.claimed(s, "rollout", 2).lease;
+    let other = world.session("other");
+    let wait = world.waits(other, "rollout");
+    assert_eq!(wait.causes.iter().map(|cause| cause.lease).collect::<Vec<_>>(), [Some(lease)]);
+}
+
+#[test]
+fn a_task_with_rows_ready_does_not_wait_for_its_own_leases() {
+    let (mut world, s) = start(2, schedule(2, 1, 0, 1), 2);
+    world.work(s, "rollout", 4);
+    world.work(s, "reward", 3);
+    world.claimed(s, "advantage", 1);
+    assert_eq!(named(&mut world, s, "advantage"), ["reward"]);
 }
 
 #[test]

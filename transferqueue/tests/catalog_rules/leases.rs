@@ -174,7 +174,8 @@ fn a_lease_is_of_its_session_alone() {
     let claimed = world.claimed(s, "work", 1);
     let stolen = world.commit(other, "work", claimed.lease, &claimed.batch.rows).unwrap_err();
     assert_eq!(stolen, Refusal::NotYours { lease: claimed.lease, owner: s, caller: other });
-    let unknown = world.call(s, Command::Renew { lease: LeaseId(50), progress: 1 });
+    // The first number that no lease has had.
+    let unknown = world.call(s, Command::Renew { lease: LeaseId(claimed.lease.0 + 1), progress: 1 });
     assert!(matches!(unknown, Err(Refusal::Unknown { .. })));
 }
 

@@ -307,6 +307,26 @@ fn pointers_are_small_for_neighbours_and_name_what_is_gone() {
 }
 
 #[test]
+fn pointers_count_slots_from_the_beginning_of_each_chunk() {
+    let (mut world, s) = two_readers(false);
+    world.put(s, "jobs", 2).unwrap();
+    let jobs = world.partition("jobs");
+    let refs = world.catalog.state().refer(jobs, &Rows::run(RowId(3), 3), &["a"]).unwrap();
+    let runs: Vec<_> = refs.columns[0].runs.iter().map(|run| (run.slot, run.len)).collect();
+    assert_eq!(runs, [(3, 1), (0, 2)]);
+}
+
+#[test]
+fn a_pointer_to_a_cell_to_come_is_refused_as_such() {
+    let mut world = World::new(grpo(1, schedule(1, 1, 0, 1)));
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    let samples = world.partition("samples");
+    let refusal = world.catalog.state().refer(samples, &Rows::run(RowId(0), 1), &["responses"]).unwrap_err();
+    assert!(refusal.to_string().contains("not sealed yet"), "{refusal}");
+}
+
+#[test]
 fn live_cells_are_what_a_snapshot_writes() {
     let (mut world, s) = two_readers(false);
     let claimed = world.claimed(s, "first", 2);

@@ -81,6 +81,8 @@ fn a_publication_is_one_event_for_all_models_when_the_last_part_is_offered() {
     world.work(a, "actor", 1);
     assert_eq!(world.offer(a, "policy", Some(0)), Ok(Reply::Offered(None)));
     assert_eq!((world.ledger("actor").consumed, world.catalog.state().version()), (0, 0), "not yet consumed");
+    let text = world.waits(a, "actor").to_string();
+    assert!(text.contains("is done with 1 rows; version 1 is not published"), "{text}");
     world.work(c, "critic", 1);
     assert_eq!(world.offer(c, "critic", Some(0)), Ok(Reply::Offered(Some(1))));
     assert_eq!((world.ledger("actor").consumed, world.ledger("critic").consumed), (1, 1));
@@ -188,6 +190,19 @@ fn a_pin_waits_for_a_version_to_come_unless_none_will() {
 }
 
 #[test]
+fn a_pin_that_waits_is_woken_when_the_stream_ends() {
+    let mut world = World::new(grpo(1, schedule(1, 1, 0, 1)));
+    let s = world.session("s");
+    world.offer(s, "policy", None).unwrap();
+    assert!(matches!(pin(&mut world, s, Some(1)), Ok(Reply::NotYet(_))));
+    world.wakes.clear();
+    let prompts = world.partition("prompts");
+    world.call(s, Command::ClosePartition(prompts)).unwrap();
+    assert!(world.wakes.contains(&Wake::Version(world.model("policy"))));
+    assert!(pin(&mut world, s, Some(1)).is_err(), "no version will come");
+}
+
+#[test]
 fn the_newest_trainer_state_alone_is_kept() {
     let mut world = World::new(grpo(1, schedule(1, 1, 0, 2)));
     let s = world.session("s");
@@ -236,6 +251,19 @@ fn only_complete_partitions_of_their_own_are_offered_once() {
     let drop = DropRows { rows: Rows::run(RowId(0), 1), reason: "x".into() };
     assert!(world.own(Command::Drop { partition: good, rows: drop }).is_err(), "a version is complete");
     assert!(world.call(s, Command::DeletePartition(good)).is_err());
+}
+
+#[test]
+fn an_offered_part_is_not_deleted_while_other_parts_are_waited_for() {
+    let mut world = World::new(ppo(schedule(1, 1, 0, 2), 0, 0));
+    let s = world.session("s");
+    let [weights, state] = ["weights", "state"].map(|name| world.weights(s, name));
+    let model = world.model("policy");
+    let offer = Command::Offer { model, cycle: None, weights: Some(weights), state: Some(state) };
+    assert_eq!(world.call(s, offer), Ok(Reply::Offered(None)));
+    for part in [weights, state] {
+        assert!(matches!(world.call(s, Command::DeletePartition(part)), Err(Refusal::Partition { .. })));
+    }
 }
 
 #[test]

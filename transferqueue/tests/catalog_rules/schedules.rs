@@ -198,6 +198,21 @@ fn max_lag_in_completion_order_cuts_the_oldest_first_and_waits_for_them() {
 }
 
 #[test]
+fn max_lag_in_completion_order_leaves_behind_what_later_cycles_have_places_for() {
+    let mut plan = schedule(2, 1, 2, 4);
+    (plan.order, plan.weights, plan.max_lag) = (Order::Completion, WeightRule::AtLeast, Some(2));
+    let (mut world, s) = start(plan, 1, 20);
+    world.claimed(s, "rollout", 2);
+    for cycle in 0..2 {
+        stream(&mut world, s);
+        world.offer(s, "policy", Some(cycle)).unwrap();
+    }
+    stream(&mut world, s);
+    assert!(view(&world).complete >= 2);
+    assert_eq!(view(&world).cut, 0, "rows 0 and 1 have lag 2 now");
+}
+
+#[test]
 fn without_a_largest_lag_completion_order_leaves_a_slow_group_behind() {
     let mut plan = schedule(2, 1, 2, 4);
     (plan.order, plan.grain, plan.weights) = (Order::Completion, CutGrain::Mini, WeightRule::AtLeast);
@@ -262,4 +277,13 @@ fn the_ledger_is_exact_at_every_moment_of_a_run() {
     assert_eq!(rows("reward"), (9, 4, 5));
     assert_eq!(rows("advantage"), (9, 0, 9));
     assert_eq!(rows("actor"), (9, 0, 9));
+}
+
+#[test]
+fn a_ledger_that_lost_a_row_does_not_balance() {
+    let (world, _) = start(schedule(1, 1, 0, 1), 1, 1);
+    let mut entry = world.ledger("rollout");
+    assert!(entry.balanced());
+    entry.live -= 1;
+    assert!(!entry.balanced());
 }

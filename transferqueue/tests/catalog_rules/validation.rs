@@ -1,7 +1,7 @@
 //! Partitions with a gate of their own: rounds of all rows of a parent, beside the schedule.
 
 use transferqueue::{
-    SessionId,
+    RowId, Rows, SessionId,
     catalog::{command::*, definition::*},
 };
 
@@ -105,6 +105,19 @@ fn a_slow_round_holds_the_next_ones_back_and_their_weights_alive() {
     assert_eq!(rounds, [0, 1, 2, 3]);
     let versions: Vec<u64> = world.catalog.state().weights().iter().map(|view| view.version).collect();
     assert_eq!(versions, [3]);
+}
+
+#[test]
+fn a_round_lasts_until_its_last_group_is_done() {
+    let (mut world, s) = with_val(1, true, 2);
+    cycle(&mut world, s, 0);
+    world.work(s, "rollout.val", 2);
+    world.work(s, "reward.val", 2);
+    let claimed = world.claimed(s, "validate", 1);
+    world.commit(s, "validate", claimed.lease, &Rows::run(RowId(0), 1)).unwrap();
+    world.waits(s, "rollout.val");
+    world.commit(s, "validate", claimed.lease, &Rows::run(RowId(1), 1)).unwrap();
+    assert_eq!(round(&mut world, s), 1);
 }
 
 #[test]

@@ -96,6 +96,19 @@ fn a_sealed_cell_is_replaced_only_by_naming_its_generation() {
 }
 
 #[test]
+fn cells_are_sealed_column_by_column() {
+    let (mut world, s) = world();
+    for (task, column) in [("rollout", "`responses`"), ("reward", "`scores`")] {
+        let claimed = world.claimed(s, task, 1);
+        let cells = world.outputs(task, &claimed.batch.rows);
+        let write = Command::Write { lease: claimed.lease, cells, notes: vec![] };
+        world.call(s, write.clone()).unwrap();
+        let again = world.call(s, write).unwrap_err().to_string();
+        assert!(again.contains("it is sealed (generation 0)") && again.contains(column), "{again}");
+    }
+}
+
+#[test]
 fn replacing_what_is_not_there_is_refused() {
     let (mut world, s) = world();
     let claimed = world.claimed(s, "rollout", 1);
@@ -351,14 +364,14 @@ fn notes_tell_possible_versions_and_finite_numbers() {
 }
 
 #[test]
-fn under_the_exact_rule_first_tokens_have_the_version_of_admission() {
+fn first_tokens_have_the_version_of_admission_or_where_allowed_a_later_one() {
     for (rule, allowed) in [(WeightRule::Exact, false), (WeightRule::AtLeast, true)] {
-        let mut plan = schedule(1, 1, 1, 2);
+        let mut plan = schedule(1, 1, 1, 3);
         plan.weights = rule;
         let mut world = World::new(grpo(1, plan));
         let s = world.session("s");
         world.offer(s, "policy", None).unwrap();
-        world.put(s, "prompts", 2).unwrap();
+        world.put(s, "prompts", 3).unwrap();
         let claimed = world.claimed(s, "rollout", 1);
         let note = RowNote { row: RowId(0), tags: Tags::new(), span: Some(Span { first: 0, last: 0 }) };
         let (lease, rows) = (claimed.lease, claimed.batch.rows);
@@ -372,6 +385,10 @@ fn under_the_exact_rule_first_tokens_have_the_version_of_admission() {
         let note = RowNote { row: RowId(1), tags: Tags::new(), span: Some(Span { first: 1, last: 1 }) };
         let written = world.call(s, Command::Write { lease: late.lease, cells: vec![], notes: vec![note] });
         assert_eq!(written.is_ok(), allowed, "{written:?}");
+        let young = world.claimed(s, "rollout", 1);
+        let note = RowNote { row: RowId(2), tags: Tags::new(), span: Some(Span { first: 0, last: 1 }) };
+        let written = world.call(s, Command::Write { lease: young.lease, cells: vec![], notes: vec![note] });
+        assert!(matches!(written, Err(Refusal::Note { .. })), "before its admission: {written:?}");
     }
 }
 

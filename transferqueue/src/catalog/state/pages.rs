@@ -426,6 +426,15 @@ mod tests {
     }
 
     #[test]
+    fn a_piece_whose_cells_are_all_dead_does_not_stand() {
+        let (mut page, _) = page(&[(0, 20, &[1, 2, 3])]);
+        page.kill(0, 0).unwrap();
+        page.row_mut(0).unwrap().held = 0;
+        assert_eq!(page.punch(0, 1).unwrap().1, 0, "the piece behind the cell takes the place of the run");
+        assert_eq!(page.kill(0, 2), Some(Dead { bytes: 3, run_of: Some(ChunkId(1)) }));
+    }
+
+    #[test]
     fn cells_of_many_columns_are_found_also_when_some_columns_have_several_runs() {
         let mut page = Page::new(3);
         for (column, at, slot) in [(2, 0, 7), (0, 5, 1), (0, 0, 2), (1, 3, 9)] {
