@@ -12,8 +12,9 @@ help: ## list these commands
 setup: ## install what building needs: libtorch into .libtorch
 	@scripts/libtorch.sh
 
+# The whole workspace: then dependencies have the features that the tests want, and are built once for both commands.
 build: setup ## build tq-run and tq-cli (the profile of the tests: dependencies optimised; the arithmetic is libtorch's)
-	$(CARGO) build -p tq-run -p tq-cli
+	$(CARGO) build --workspace --bins
 
 demo: build ## the main job: train the digits policy on-policy and draw its curve (seed 1)
 	scripts/demo.sh on_policy 1
