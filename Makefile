@@ -40,8 +40,10 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) run --release -p tq-benches --bin catalog
 
-sim: setup nextest ## 10,000 seeded schedules through the catalog
+sim: setup nextest ## 10,000 seeded schedules through the catalog, and 20,000 random histories beside a model of it
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
+	PROPTEST_CASES=20000 PROPTEST_RNG_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') \
+	  $(CARGO) nextest run -p transferqueue -E 'binary(catalog_model)' --success-output immediate
 
 mutants: ## one shard of the mutation run of the catalog (SHARD=k/n, 0/36 unless given); exits 1 below 85 % caught
 	scripts/mutants.sh $(SHARD)
