@@ -164,6 +164,19 @@ impl Workplace {
     }
 }
 
+/// The worker processes of a runner that live now, with their stages.
+pub fn workers(runner: u32) -> Vec<(u32, String)> {
+    let threads = fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let pids: Vec<u32> = children.flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>()).collect();
+    let stage = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != b"--stage");
+        Some((*pid, String::from_utf8(words.nth(1)?.to_vec()).ok()?))
+    };
+    pids.iter().filter_map(stage).collect()
+}
+
 /// The repository's root.
 pub fn repository() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository")

@@ -2,7 +2,7 @@
 
 use crate::{
     batch::BatchError,
-    catalog::{Refusal, wait::Wait},
+    catalog::{Advice, Refusal, wait::Wait},
     ids::PartitionId,
     log::LogError,
     outputs::OutputError,
@@ -74,6 +74,12 @@ impl Error {
     /// Whether the run is over for this put.
     pub fn is_ended(&self) -> bool {
         matches!(self, Self::Ended { .. })
+    }
+
+    /// Whether the session or the lease had ended before the call, because its worker was silent for too long: what it
+    /// held went back. Begin again, with a new session.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if refusal.advice() == Advice::BeginAgain)
     }
 
     /// Whether rows or bytes went away under a reader (dropped by others, or its lease expired): begin again with a claim.

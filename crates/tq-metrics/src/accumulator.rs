@@ -73,6 +73,16 @@ impl Total {
         self.weight += weight;
     }
 
+    fn merge(&mut self, other: Total) {
+        match self.rule {
+            Rule::Max => self.value = self.value.max(other.value),
+            Rule::Min => self.value = self.value.min(other.value),
+            Rule::Last => self.value = other.value,
+            Rule::Sum | Rule::Mean => self.value += other.value,
+        }
+        self.weight += other.weight;
+    }
+
     fn result(self) -> f64 {
         if self.rule == Rule::Mean { self.value / self.weight } else { self.value }
     }
@@ -102,6 +112,16 @@ impl Accumulator {
     /// Takes every number of `metrics` with the same weight.
     pub fn add_all(&mut self, metrics: &Metrics, weight: f64) {
         metrics.iter().for_each(|(name, value)| self.add_weighted(name, value, weight));
+    }
+
+    /// Adds what another one has collected, as if it had been reported here.
+    pub fn merge(&mut self, other: &Accumulator) {
+        for (name, part) in &other.totals {
+            match self.totals.iter_mut().find(|(known, _)| known == name) {
+                Some((_, total)) => total.merge(*part),
+                None => self.totals.push((name.clone(), *part)),
+            }
+        }
     }
 
     /// One number per name, in order of first appearance. A mean over no weight is NaN.
@@ -149,6 +169,20 @@ mod tests {
         let expected = [("a/max", 2.0), ("a/min", -1.0), ("timing_s/a", 1.0), ("a/lr", -1.0), ("a/mean", -0.25)];
         assert_eq!(step.take().iter().collect::<Vec<_>>(), expected);
         assert!(step.reduce().is_empty(), "taken");
+    }
+
+    #[test]
+    fn merged_parts_reduce_to_what_one_would_have_collected() {
+        let (mut whole, mut parts) = (Accumulator::new(), [Accumulator::new(), Accumulator::new()]);
+        for (i, (value, weight)) in [(2.0, 1.0), (-1.0, 3.0), (5.0, 0.5)].into_iter().enumerate() {
+            for name in ["a/max", "a/min", "timing_s/a", "a/lr", "a/mean"] {
+                whole.add_weighted(name, value, weight);
+                parts[i / 2].add_weighted(name, value, weight);
+            }
+        }
+        let mut merged = Accumulator::new();
+        parts.iter().for_each(|part| merged.merge(part));
+        assert_eq!(merged.reduce(), whole.reduce());
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     recorder::curve,
     registry::Registry,
     settings::{self, Logger},
+    worker,
 };
 
 /// A `tq-run` with the stages of one's choice.
@@ -89,7 +90,8 @@ impl App {
             .pipeline
             .as_deref()
             .context("no pipeline: name a file that ends in .yaml, such as pipelines/quickstart.yaml")?;
-        let plan = Planner::new(&self.registry).rows(&count_rows).plan_file(pipeline, &arguments.overrides)?;
+        let plan =
+            Planner::new(&self.registry).rows(&count_rows).processes(true).plan_file(pipeline, &arguments.overrides)?;
         settings::check(&plan)?;
         Ok(plan)
     }
@@ -101,6 +103,7 @@ impl App {
                 let schemas: BTreeMap<_, _> = self.registry.schemas().collect();
                 say(&serde_json::to_string_pretty(&schemas).map_err(|e| Stop::Failed(e.into()))?)?;
             }
+            Some(cli::Command::Worker(worker)) => worker::run(&self.registry, worker).map_err(Stop::Failed)?,
             Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?)?,
             None => {
                 let plan = self.plan(&cli.arguments).map_err(Stop::Refused)?;

@@ -48,6 +48,8 @@ pub(crate) enum Command {
     },
     /// List the stages that pipelines can name, with the JSON schema of their settings.
     Stages,
+    /// Run one worker of a running pipeline. The runner starts it itself for `workers: {NAME: {kind: process}}`.
+    Worker(Worker),
     /// Draw the curves of runs again: one series a folder.
     Curve {
         /// Folders of runs.
@@ -57,4 +59,24 @@ pub(crate) enum Command {
         #[arg(long)]
         svg: Option<PathBuf>,
     },
+}
+
+/// Which worker, and where its run is.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Worker {
+    /// Where the runner's store is served: `grpc://HOST:PORT`.
+    #[arg(long, value_name = "URL")]
+    pub connect: String,
+    /// File with the token that the store asks for.
+    #[arg(long, value_name = "FILE")]
+    pub token_file: PathBuf,
+    /// The pipeline's name of the stage.
+    #[arg(long)]
+    pub stage: String,
+    /// Which worker of the stage, from 0.
+    #[arg(long, default_value_t = 0)]
+    pub index: u64,
+    /// End when standard input ends: the runner holds the other end, and is gone then.
+    #[arg(long, hide = true)]
+    pub follow: bool,
 }

@@ -34,7 +34,9 @@
 //! ```
 
 mod app;
+mod assignment;
 mod builtin;
+mod children;
 mod cli;
 mod data;
 mod definition;
@@ -46,6 +48,8 @@ mod phase;
 mod process;
 mod recorder;
 mod registry;
+mod reports;
 mod settings;
+mod worker;
 
 pub use app::App;

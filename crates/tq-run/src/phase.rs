@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    panic::{AssertUnwindSafe, catch_unwind},
     path::PathBuf,
     sync::{Arc, Mutex},
     thread,
@@ -11,10 +10,21 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use tq_schedule::{Plan, plan};
-use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served, Setup, Stage, StageContext};
-use transferqueue::{Flush, Options, Store, inspect};
+use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served};
+use transferqueue::{Error, Flush, Options, Store, inspect};
 
-use crate::{definition::definition, export, folder::PhaseFolder, interrupt, recorder::Recorder, registry::Registry};
+use crate::{
+    assignment::Assignment,
+    children::Office,
+    definition::definition,
+    export,
+    folder::PhaseFolder,
+    interrupt,
+    recorder::Recorder,
+    registry::Registry,
+    reports::Desk,
+    worker::{self, is},
+};
 
 /// Longest wait of a stage for its next row before the run fails, naming what is waited for.
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
@@ -87,48 +97,54 @@ impl PhaseRun<'_> {
         Ok(Ended::Finished(finals))
     }
 
-    /// Starts every worker as a thread and waits for all of them.
+    /// Starts every worker, as a thread or a process, and waits for all of them.
     fn work(&self, store: &Store, recorder: &Recorder) -> Result<()> {
-        let first_error: Arc<Mutex<Option<anyhow::Error>>> = Arc::default();
-        let fail = |store: &Store, stage: &str, error: anyhow::Error| {
-            store.stop(format!("stage `{stage}` failed: {error:#}"));
+        let first_error: Mutex<Option<anyhow::Error>> = Mutex::default();
+        let fail = |worker: &str, error: anyhow::Error| {
+            store.stop(format!("worker {worker} failed: {error:#}"));
             let mut first = first_error.lock().unwrap_or_else(|e| e.into_inner());
             // Whoever only heard that the store stops did not cause it, whichever is joined first.
-            if first.as_ref().is_none_or(|before| is_stop(before) && !is_stop(&error)) {
+            if first.as_ref().is_none_or(|before| is(before, Error::is_stopped) && !is(&error, Error::is_stopped)) {
                 *first = Some(error);
             }
         };
-        thread::scope(|scope| -> Result<()> {
+        let workers = self.workers()?;
+        let assignments = workers.iter().map(|worker| self.assignment(worker)).collect::<Result<Vec<_>>>()?;
+        let desk = Arc::new(Desk::new(store.clone(), assignments.clone(), recorder.record()));
+        let apart = workers.iter().any(|worker| worker.kind == plan::WorkerKind::Processes);
+        let office = apart.then(|| Office::open(store, self.folder.root(), desk.clone())).transpose()?;
+        thread::scope(|scope| {
             let (mut consumers, mut sources) = (Vec::new(), Vec::new());
-            for worker in self.workers()? {
-                let setup = self.setup(store, recorder, &worker)?;
-                let mut stage = self.registry.make(&worker.implementation, &worker.with, &setup.parameters)?;
-                let name = format!("{}-{}", worker.stage, worker.index);
-                let source = worker.source;
-                let body = move || run_caught(stage.as_mut(), setup);
-                let handle = thread::Builder::new()
-                    .name(name.clone())
-                    .spawn_scoped(scope, body)
-                    .with_context(|| format!("worker {name}"))?;
-                if source { sources.push((name, handle)) } else { consumers.push((name, handle)) }
-            }
-            // A failing worker stops the store itself (see `run_caught`), so joining in any order cannot hang.
-            for (name, handle) in consumers {
-                if let Err(error) = handle.join().unwrap_or_else(|_| Err(anyhow!("worker {name} panicked"))) {
-                    fail(store, &name, error);
+            for (worker, assignment) in workers.iter().zip(&assignments) {
+                let name = assignment.name();
+                let (desk, office) = (desk.clone(), office.as_ref());
+                let body = move || match (office, worker.kind) {
+                    (Some(office), plan::WorkerKind::Processes) => office.keep(assignment),
+                    _ => worker::here(self.registry, store, &desk, assignment),
+                };
+                match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {
+                    Ok(handle) if worker.source => sources.push((name, handle)),
+                    Ok(handle) => consumers.push((name, handle)),
+                    Err(error) => {
+                        fail(&name, anyhow::Error::from(error).context(format!("a thread for worker {name}")));
+                        break;
+                    }
                 }
             }
+            // A failing worker stops the store itself, so joining in any order cannot hang.
+            let join = |(name, handle): (String, thread::ScopedJoinHandle<'_, Result<()>>)| {
+                if let Err(error) = handle.join().unwrap_or_else(|_| Err(anyhow!("worker {name} panicked"))) {
+                    fail(&name, error);
+                }
+            };
+            consumers.into_iter().for_each(join);
             store.stop("the phase has ended");
-            for (name, handle) in sources {
-                if let Err(error) = handle.join().unwrap_or_else(|_| Err(anyhow!("worker {name} panicked"))) {
-                    fail(store, &name, error);
-                }
-            }
-            Ok(())
-        })?;
+            sources.into_iter().for_each(join);
+        });
+        drop(office);
         let error = first_error.lock().unwrap_or_else(|e| e.into_inner()).take();
         match error {
-            Some(error) if !(interrupt::requested() && is_stop(&error)) => Err(error),
+            Some(error) if !(interrupt::requested() && is(&error, Error::is_stopped)) => Err(error),
             _ => Ok(()),
         }
     }
@@ -149,17 +165,25 @@ impl PhaseRun<'_> {
                 with: if source { self.source_settings(&task.partition)? } else { task.with.clone() },
                 tasks: vec![name.clone()],
                 device: "cpu".to_owned(),
+                kind: plan::WorkerKind::Threads,
                 index: 0,
                 source,
+                single: source,
+                trains: false,
             });
         }
-        let mut out = Vec::new();
+        let mut out: Vec<Worker> = Vec::new();
         for worker in workers {
             let group = self.plan.workers.values().find(|g| g.stages.contains(&worker.stage));
-            let (count, device) = group.map_or((1, "cpu"), |g| (g.count, g.device.as_str()));
+            let group = group.map(|g| (g.count, g.device.as_str(), g.kind));
+            let (count, device, kind) = group.unwrap_or((1, "cpu", plan::WorkerKind::Threads));
             let trains = worker.tasks.iter().any(|t| self.phase.tasks[t].training.is_some());
-            let count = if worker.source || trains { 1 } else { count };
-            out.extend((0..count).map(|index| Worker { index, device: device.to_owned(), ..worker.clone() }));
+            let single = worker.source || trains;
+            let worker = Worker { single, trains, kind, device: device.to_owned(), ..worker };
+            let count = if single { 1 } else { count };
+            // Sources of several partitions are one stage: numbered on, so that every worker has a name of its own.
+            let first = out.iter().filter(|other| other.stage == worker.stage).count() as u64;
+            out.extend((first..first + count).map(|index| Worker { index, ..worker.clone() }));
         }
         Ok(out)
     }
@@ -178,7 +202,7 @@ impl PhaseRun<'_> {
         Ok(serde_json::to_value(stage_dataset::Config::new(files.clone(), rounds, &parameters)?)?)
     }
 
-    fn setup(&self, store: &Store, recorder: &Recorder, worker: &Worker) -> Result<Setup> {
+    fn assignment(&self, worker: &Worker) -> Result<Assignment> {
         let tasks: Vec<(&String, &plan::Task)> =
             worker.tasks.iter().map(|name| (name, &self.phase.tasks[name])).collect();
         let (_, first) = tasks.first().context("a worker serves at least one task")?;
@@ -191,12 +215,15 @@ impl PhaseRun<'_> {
             tasks.iter().map(|(name, task)| (task.priority, self.served(name, task))).collect();
         served.sort_by_key(|(priority, _)| *priority);
         let arithmetic = &self.phase.arithmetic;
-        Ok(Setup {
+        Ok(Assignment {
             stage: worker.stage.clone(),
-            worker: worker.index,
-            session: store.session(format!("{}-{}", worker.stage, worker.index))?,
+            index: worker.index,
+            single: worker.single,
+            trains: worker.trains,
+            implementation: worker.implementation.clone(),
+            with: worker.with.clone(),
             served: served.into_iter().map(|(_, served)| served).collect(),
-            parameters: Parameters::new(self.phase.parameters.clone()),
+            parameters: self.phase.parameters.clone(),
             model: model.transpose()?,
             schedule: ScheduleFacts {
                 total_cycles: arithmetic.total_cycles.context("the phase's length is known once it runs")?,
@@ -208,8 +235,7 @@ impl PhaseRun<'_> {
             level: arithmetic.level.clone(),
             seed: self.plan.seed,
             device: worker.device.clone(),
-            reporter: recorder.reporter(),
-            patience: PATIENCE,
+            patience_s: PATIENCE.as_secs(),
         })
     }
 
@@ -236,28 +262,9 @@ struct Worker {
     with: serde_json::Value,
     tasks: Vec<String>,
     device: String,
+    kind: plan::WorkerKind,
     index: u64,
     source: bool,
-}
-
-/// Runs a stage; an error or a panic stops the store, so that nothing waits for a worker that is gone.
-fn run_caught(stage: &mut dyn Stage, setup: Setup) -> Result<()> {
-    let (store_stop, name) = (setup.session.clone(), setup.stage.clone());
-    let mut cx = StageContext::new(setup);
-    let outcome = catch_unwind(AssertUnwindSafe(|| stage.run(&mut cx))).unwrap_or_else(|panic| {
-        let text =
-            panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
-        Err(anyhow!("panicked: {}", text.unwrap_or_else(|| "without a message".to_owned())))
-    });
-    if let Err(error) = &outcome
-        && !is_stop(error)
-    {
-        store_stop.stop_store(format!("stage `{name}` failed: {error:#}"));
-    }
-    outcome.with_context(|| format!("stage `{name}`"))
-}
-
-/// Whether an error only says that the store was stopped.
-fn is_stop(error: &anyhow::Error) -> bool {
-    error.chain().filter_map(|cause| cause.downcast_ref::<transferqueue::Error>()).any(transferqueue::Error::is_stopped)
+    single: bool,
+    trains: bool,
 }

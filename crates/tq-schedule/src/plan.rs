@@ -74,8 +74,10 @@ pub struct Workers {
 #[serde(rename_all = "snake_case")]
 pub enum WorkerKind {
     /// OS threads of the runner's process.
+    #[serde(alias = "thread")]
     Threads,
     /// Processes of their own.
+    #[serde(alias = "process")]
     Processes,
 }
 

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
 use tq_schedule::plan::Level;
 use transferqueue::{
     Batch, Claim, Lease, Outputs, Rows, Session,
@@ -17,7 +18,7 @@ use transferqueue::{
 use crate::{Parameters, SharedReporter, Version, seed::sample_seed, weights::Weights};
 
 /// One task that a stage serves.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     /// The task's name.
     pub name: String,
@@ -32,7 +33,7 @@ pub struct Served {
 }
 
 /// The schedule's facts that a stage may need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScheduleFacts {
     /// Length of the run in cycles.
     pub total_cycles: u64,
@@ -74,7 +75,7 @@ pub struct Setup {
 }
 
 /// A stage's model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelUse {
     /// Name in `models:`.
     pub name: String,

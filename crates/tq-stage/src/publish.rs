@@ -13,7 +13,12 @@ impl StageContext {
     /// When what was saved cannot be read or is not this trainer's.
     pub fn resume(&self, stage: &mut dyn Stage) -> Result<bool> {
         let weights = self.weights()?;
-        let newest = weights.newest()?;
+        let mut newest = weights.newest()?;
+        if newest.offered {
+            // A former self of this worker offered its part before it was lost: what comes of it is where to go on.
+            weights.pin(Some(newest.version.map_or(0, |version| version.version + 1)))?;
+            newest = weights.newest()?;
+        }
         let Some(version) = newest.version else { return Ok(false) };
         let pinned = weights.pin(Some(version.version))?;
         let entries = newest.state.map(|state| weights.read_state(state)).transpose()?.unwrap_or_default();

@@ -251,6 +251,9 @@ pub enum Command {
         /// Which version.
         version: u64,
     },
+    /// A session's worker is known to be dead: it is lost now rather than after its silence. Nothing happens when it has
+    /// ended already. Sent by the store itself.
+    Lose(SessionId),
     /// Time passed: leases and sessions that are due end. Sent by the store itself.
     Tick,
     /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. The catalog sees to them after every

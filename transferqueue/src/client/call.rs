@@ -172,6 +172,7 @@ fn name(command: &Command) -> &'static str {
         Command::EndSchedule { .. } => "end_schedule",
         Command::Pin { .. } => "pin",
         Command::Unpin { .. } => "unpin",
+        Command::Lose(_) => "lose",
         Command::Tick => "tick",
         Command::Settle => "settle",
     }

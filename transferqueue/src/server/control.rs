@@ -92,7 +92,9 @@ fn check(service: &Service, command: &Command, session: Option<u64>) -> Result<(
         false => Err(format!("a name of {} bytes; at most {}", name.len(), limits::NAME_BYTES)),
     };
     match command {
-        Command::Tick | Command::Settle => Err("only the store itself sends this command".to_owned()),
+        Command::Lose(_) | Command::Tick | Command::Settle => {
+            Err("only the store itself sends this command".to_owned())
+        }
         Command::OpenSession { .. } if session.is_some() => Err("a session is opened without a session".to_owned()),
         Command::OpenSession { name: asked } => {
             let there = service.store.with_state(|state, _| state.count_sessions()).unwrap_or_default();

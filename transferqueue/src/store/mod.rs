@@ -22,11 +22,20 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use self::{clock::Clock, core::Core, ticker::Ticker, waiters::Waiters};
+use self::{
+    clock::Clock,
+    core::{Core, Sender},
+    ticker::Ticker,
+    waiters::Waiters,
+};
 pub use self::{options::Options, publication::Publication};
 use crate::{
     batch::Batch,
-    catalog::{Catalog, State, definition::Definition},
+    catalog::{
+        Catalog, State,
+        command::{Command, Request},
+        definition::Definition,
+    },
     error::Error,
     ids::{Millis, PartitionId, Rows},
     link::Link,
@@ -127,6 +136,20 @@ impl Store {
     /// Why the store was stopped, if it was.
     pub fn stopped(&self) -> Option<String> {
         self.shared.lock().ok().and_then(|core| core.stopped.clone())
+    }
+
+    /// Ends the sessions of that name as lost: whoever started the worker has seen its process end, and need not wait for
+    /// its silence. What they held goes back and counts an attempt. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`Error::Broken`].
+    pub fn lose(&self, name: &str) -> Result<usize, Error> {
+        let sessions = self.with_state(|state, now| state.sessions(now))?;
+        let lost: Vec<_> = sessions.iter().filter(|view| view.name == name).map(|view| view.session).collect();
+        for &session in &lost {
+            self.shared.attempt(Sender::Here(None), &mut Request { caller: None, command: Command::Lose(session) })?;
+        }
+        Ok(lost.len())
     }
 
     /// Looks at the catalog's state under its lock: be short, and do not call the store from inside.

@@ -17,6 +17,8 @@ use crate::{
 pub enum Op {
     Open,
     Close(u8),
+    /// The session's worker is seen to be dead.
+    Lose(u8),
     Put(u8),
     ClosePrompts,
     Claim {
@@ -177,6 +179,14 @@ impl Driver {
                 self.model.close_session(session);
                 let after = self.world.request(SessionId(session), Command::Heartbeat);
                 assert!(matches!(self.world.send(&after), Err(Refusal::SessionEnded { .. })));
+            }
+            Op::Lose(pick) => {
+                let Some(session) = self.session(pick) else { return };
+                self.own(Command::Lose(SessionId(session)));
+                self.model.lose_session(session);
+                let seq = self.world.catalog.state().seq();
+                self.own(Command::Lose(SessionId(session)));
+                assert_eq!(self.world.catalog.state().seq(), seq, "a session is lost once");
             }
             Op::Put(n) => self.put(u64::from(n)),
             Op::ClosePrompts => {

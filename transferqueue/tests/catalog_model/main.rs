@@ -21,7 +21,7 @@ fn op() -> impl Strategy<Value = Op> {
     let (pick, mask) = (any::<u8>(), any::<u8>());
     prop_oneof![
         2 => Just(Op::Open),
-        1 => pick.prop_map(Op::Close),
+        1 => pick.prop_map(|pick| if pick < 128 { Op::Close(pick) } else { Op::Lose(pick) }),
         4 => (1..4_u8).prop_map(Op::Put),
         1 => pick.prop_map(|pick| if pick < 40 { Op::ClosePrompts } else { Op::Put(1) }),
         14 => (pick, 0..6_u8, 1..6_u8).prop_map(|(session, task, limit)| Op::Claim { session, task, limit }),

@@ -207,6 +207,20 @@ impl Model {
         self.settle();
     }
 
+    /// A worker is known to be dead: as a silence that is over, and no other's.
+    pub fn lose_session(&mut self, session: u64) {
+        let leases: Vec<u64> = self.leases.iter().filter(|(_, l)| l.session == session).map(|(id, _)| *id).collect();
+        let mut poison = Vec::new();
+        for id in leases {
+            let rows = self.leases[&id].rows.clone();
+            self.give_back(id, &rows, true, &mut poison);
+            self.leases.remove(&id);
+        }
+        self.poison(poison);
+        self.end_session(session);
+        self.settle();
+    }
+
     fn untrain(&mut self) {
         self.trainer = None;
         for row in &mut self.rows {

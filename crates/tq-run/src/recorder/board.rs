@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Condvar, Mutex, MutexGuard},
+    sync::{Arc, Condvar, Mutex, MutexGuard},
     time::{Duration, Instant},
 };
 
 use tq_metrics::{Accumulator, Metrics};
-use tq_stage::Reporter;
+use tq_stage::{Reporter, SharedReporter};
 
-use super::journal::Message;
+use super::{Record, journal::Message};
 
 /// Publications that may wait for the journal before trainers wait too.
 const BEHIND: usize = 1;
@@ -18,7 +18,8 @@ const PACE: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
 struct Inner {
-    cycles: BTreeMap<u64, Accumulator>,
+    /// By cycle, then by worker: what a lost worker reported can be taken back.
+    cycles: BTreeMap<u64, BTreeMap<Arc<str>, Accumulator>>,
     timings: Accumulator,
     queue: VecDeque<Message>,
     waiting: Option<String>,
@@ -67,7 +68,10 @@ impl Board {
     /// Metrics of a cycle, and the seconds spent since the last call, by stage.
     pub(super) fn take(&self, cycle: Option<u64>) -> Metrics {
         let mut inner = self.lock();
-        let mut metrics = cycle.and_then(|c| inner.cycles.remove(&c)).map(|a| a.reduce()).unwrap_or_default();
+        let mut sum = Accumulator::new();
+        let parts = cycle.and_then(|c| inner.cycles.remove(&c)).unwrap_or_default();
+        parts.values().for_each(|part| sum.merge(part));
+        let mut metrics = sum.reduce();
         if cycle.is_some() {
             metrics.merge(inner.timings.take());
         }
@@ -80,28 +84,46 @@ impl Board {
     }
 }
 
-impl Reporter for Board {
+impl Record for Arc<Board> {
+    fn reporter(&self, worker: &str) -> SharedReporter {
+        Arc::new(Place { board: self.clone(), worker: worker.into() })
+    }
+
+    fn forget(&self, worker: &str, first: u64) {
+        self.lock().cycles.range_mut(first..).for_each(|(_, parts)| _ = parts.remove(worker));
+    }
+}
+
+/// A worker's place at the board.
+struct Place {
+    board: Arc<Board>,
+    worker: Arc<str>,
+}
+
+impl Reporter for Place {
     fn metric(&self, cycle: u64, name: &str, value: f64, weight: f64) {
-        self.lock().cycles.entry(cycle).or_default().add_weighted(name, value, weight);
+        let mut inner = self.board.lock();
+        let parts = inner.cycles.entry(cycle).or_default();
+        parts.entry(self.worker.clone()).or_default().add_weighted(name, value, weight);
     }
 
     fn timing(&self, name: &str, seconds: f64) {
-        self.lock().timings.add(&format!("timing_s/{name}"), seconds);
+        self.board.lock().timings.add(&format!("timing_s/{name}"), seconds);
     }
 
     fn validation(&self, version: u64, metrics: &[(String, f64)]) {
         let metrics = metrics.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-        self.post(Message::Validated { version, metrics });
+        self.board.post(Message::Validated { version, metrics });
     }
 
     fn waiting(&self, text: &str) {
         tracing::info!("{text}");
-        self.lock().waiting = Some(text.to_owned());
+        self.board.lock().waiting = Some(text.to_owned());
     }
 
     fn pace(&self) {
         let begun = Instant::now();
-        let mut inner = self.lock();
+        let mut inner = self.board.lock();
         while inner.queue.len() > BEHIND && !inner.closed {
             let Some(left) = PACE.checked_sub(begun.elapsed()) else {
                 tracing::warn!(
@@ -110,7 +132,7 @@ impl Reporter for Board {
                 );
                 return;
             };
-            inner = self.changed.wait_timeout(inner, left).unwrap_or_else(|e| e.into_inner()).0;
+            inner = self.board.changed.wait_timeout(inner, left).unwrap_or_else(|e| e.into_inner()).0;
         }
     }
 }

@@ -21,6 +21,15 @@ use crate::{folder::PhaseFolder, interrupt};
 use board::Board;
 use journal::{Journal, Message, Step};
 
+/// The record as workers see it.
+pub(crate) trait Record: Send + Sync + 'static {
+    /// Where one worker reports to.
+    fn reporter(&self, worker: &str) -> SharedReporter;
+
+    /// Takes back what a lost worker reported of `first` and later cycles: whoever does its work again reports it again.
+    fn forget(&self, worker: &str, first: u64);
+}
+
 /// The recorder of one phase.
 pub(crate) struct Recorder {
     board: Arc<Board>,
@@ -59,8 +68,8 @@ impl Recorder {
         Ok(Self { board, journal: Some(handle), folder: folder.clone() })
     }
 
-    /// Where stages report to.
-    pub(crate) fn reporter(&self) -> SharedReporter {
+    /// The part of it that workers need.
+    pub(crate) fn record(&self) -> impl Record + use<> {
         self.board.clone()
     }
 

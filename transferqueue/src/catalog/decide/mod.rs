@@ -76,6 +76,10 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
         Command::EndSchedule { cycle } => session().and_then(|_| publish::end_schedule(state, *cycle)),
         Command::Pin { model, version } => publish::pin(state, *model, *version, session()?),
         Command::Unpin { model, version } => publish::unpin(state, *model, *version, session()?),
+        Command::Lose(session) if state.has_session(*session) => {
+            Ok(Decision::done(leases::end_session(state, *session, true)))
+        }
+        Command::Lose(_) => Ok(Decision::nothing(Reply::Done)),
         Command::Tick => Ok(Decision::done(leases::tick(state, now))),
         Command::Settle => Ok(Decision::done(due(state))),
     }

@@ -1,0 +1,158 @@
+//! Workers as processes: the runner's own program, started again, over the runner's store on loopback. One that is killed
+//! is started again: it holds nothing that the store does not have.
+
+use std::{
+    collections::VecDeque,
+    env, fs,
+    io::{BufRead, BufReader},
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use anyhow::{Context, Result, anyhow};
+use transferqueue::{Error, Store, server};
+
+use crate::{assignment::Assignment, exit, recorder::Record, reports::Desk};
+
+/// Lines of a worker's standard error that are kept for the message about its end.
+const LAST_WORDS: usize = 20;
+/// How often in a row a worker is started again while the run does not get on.
+const RESTARTS: u32 = 5;
+
+/// The served store, and what its worker processes are started with. Dropping it closes the port.
+pub(crate) struct Office {
+    store: Store,
+    server: server::Server,
+    token_file: PathBuf,
+    url_file: PathBuf,
+}
+
+impl Office {
+    /// Serves the store on loopback, its token and its URL in `folder`.
+    ///
+    /// # Errors
+    /// When there is no port, or the files cannot be written.
+    pub(crate) fn open<R: Record>(store: &Store, folder: &Path, desk: Arc<Desk<R>>) -> Result<Self> {
+        let (token_file, url_file) = (folder.join("token"), folder.join("url"));
+        let options = server::Options { token_file: Some(token_file.clone()), ..server::Options::default() };
+        let server = server::serve_program(store, &options, Some(desk.program()))?;
+        fs::write(&url_file, server.url()).with_context(|| format!("cannot write `{}`", url_file.display()))?;
+        Ok(Self { store: store.clone(), server, token_file, url_file })
+    }
+
+    /// Runs a worker to its end. A process that is killed, or that was asked to leave, is started again; what it held
+    /// goes back when its next life begins. One that fails by itself stops the store, so that nothing waits for it.
+    ///
+    /// # Errors
+    /// How it ended, and its last words; that the store was stopped before, if it was.
+    pub(crate) fn keep(&self, assignment: &Assignment) -> Result<()> {
+        let name = assignment.name();
+        let (mut in_vain, mut seen) = (0, self.progress()?);
+        loop {
+            let process = self.spawn(assignment).inspect_err(|error| {
+                self.store.stop(format!("worker process {name} cannot be started: {error:#}"));
+            })?;
+            let pid = process.child.id();
+            let (status, words) = process.end(&name)?;
+            if status.success() {
+                return Ok(());
+            }
+            let mut how = format!("worker process {name} (pid {pid}) ended with {status}");
+            if let Some(reason) = self.store.stopped() {
+                // Its own failure is said in its own words; another's is the reason why it ended.
+                if !reason.contains(&format!("stage `{}`", assignment.stage)) {
+                    tracing::debug!(words, "{how}");
+                    return Err(Error::Stopped { reason }.into());
+                }
+                return Err(anyhow!("{how}; its last words:\n{words}"));
+            }
+            let now = self.progress()?;
+            in_vain = if now == seen { in_vain + 1 } else { 1 };
+            seen = now;
+            if is_killed(status) && in_vain <= RESTARTS {
+                tracing::warn!("{how} and is started again");
+                continue;
+            }
+            if is_killed(status) {
+                how.push_str(&format!(", {in_vain} times without the run getting on"));
+            }
+            self.store.stop(how.clone());
+            return Err(anyhow!("{how}; its last words:\n{words}"));
+        }
+    }
+
+    fn spawn(&self, assignment: &Assignment) -> Result<Process> {
+        let name = assignment.name();
+        let program = env::current_exe().context("the program's own path")?;
+        let mut child = Command::new(program)
+            .args(["worker", "--follow", "--connect", self.server.url(), "--stage", &assignment.stage])
+            .args(["--index", &assignment.index.to_string(), "--token-file"])
+            .arg(&self.token_file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            // Ctrl-C is the runner's: it lets its workers finish what they hold.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("worker process {name}"))?;
+        // Taken out, since waiting for a child closes the standard input that it still has.
+        let alive = child.stdin.take();
+        let stderr = child.stderr.take().context("standard error of a worker process")?;
+        let listening = thread::Builder::new().name(format!("{name}-stderr")).spawn(move || listen(&name, stderr))?;
+        Ok(Process { child, listening, _alive: alive })
+    }
+
+    /// What shows that the run gets on: rows consumed so far, and publications.
+    fn progress(&self) -> Result<(u64, u64)> {
+        let look = |state: &transferqueue::catalog::State, _| {
+            let consumed = state.ledger().iter().map(|entry| entry.consumed).sum();
+            (consumed, state.schedule().map_or(0, |schedule| schedule.version))
+        };
+        Ok(self.store.with_state(look)?)
+    }
+}
+
+impl Drop for Office {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.url_file));
+    }
+}
+
+/// Whether a process was ended from outside, rather than by what it did.
+fn is_killed(status: ExitStatus) -> bool {
+    status.code().is_none_or(|code| code == i32::from(exit::INTERRUPTED))
+}
+
+/// A started process.
+struct Process {
+    child: Child,
+    listening: JoinHandle<VecDeque<String>>,
+    /// Its end tells the worker that the runner is gone.
+    _alive: Option<ChildStdin>,
+}
+
+impl Process {
+    /// Waits for its end: how it ended, and its last words.
+    fn end(mut self, name: &str) -> Result<(ExitStatus, String)> {
+        let status = self.child.wait().with_context(|| format!("worker process {name}"))?;
+        let words = Vec::from(self.listening.join().unwrap_or_default()).join("\n");
+        Ok((status, if words.is_empty() { "it said nothing".to_owned() } else { words }))
+    }
+}
+
+/// Passes on what a worker says, and keeps the last of it.
+#[allow(clippy::print_stderr, reason = "a worker's standard error is the run's")]
+fn listen(name: &str, stderr: ChildStderr) -> VecDeque<String> {
+    let mut last = VecDeque::with_capacity(LAST_WORDS);
+    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+        eprintln!("{name}: {line}");
+        if last.len() == LAST_WORDS {
+            last.pop_front();
+        }
+        last.push_back(line);
+    }
+    last
+}

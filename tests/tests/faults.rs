@@ -1,0 +1,176 @@
+//! `make faults`: a run whose processes are killed and stopped at random moments, the one with the store included, ends;
+//! and every row of the surviving history was trained exactly once. TQ_FAULT_SEED and TQ_FAULT_KILLS choose.
+
+use std::{
+    collections::BTreeSet,
+    env,
+    fs::{self, File},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use tq_tests::{Workplace, workers};
+use transferqueue::{catalog::Event, log};
+
+const APART: &str = "workers={all: {stages: \"*\", kind: process}}";
+const GROUP: usize = 4;
+/// Sessions are lost after 30 s of silence.
+const LONG_STOP: Duration = Duration::from_secs(33);
+
+/// SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    env::var(name).ok().map_or(otherwise, |text| text.parse().unwrap_or_else(|e| panic!("{name}={text}: {e}")))
+}
+
+/// Sends a signal; whether the process was there.
+fn signal(name: &str, pid: u32) -> bool {
+    let mut kill = Command::new("kill");
+    kill.args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status().expect("kill").success()
+}
+
+fn descriptors(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+struct Harness {
+    place: Workplace,
+    steps: String,
+    lives: u32,
+}
+
+impl Harness {
+    fn start(&mut self) -> Child {
+        let attempts =
+            ["sft", "rollout", "reward", "advantage", "actor"].map(|s| format!("stages.{s}.attempts=100000"));
+        let mut arguments = vec![APART, "schedule=one_step_off", &self.steps];
+        arguments.extend(attempts.iter().map(String::as_str));
+        if self.lives > 0 {
+            arguments.push("--resume");
+        }
+        self.lives += 1;
+        let said = File::options().create(true).append(true).open(self.said_at()).expect("file for what it says");
+        let mut command = self.place.small("quickstart.yaml", &arguments);
+        command.stdout(Stdio::null()).stderr(said).spawn().expect("program under test")
+    }
+
+    fn said_at(&self) -> std::path::PathBuf {
+        self.place.path().join("stderr")
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.said_at()).unwrap_or_default()
+    }
+
+    /// What lives of this run, the runner included.
+    fn alive(&self) -> usize {
+        let here = self.place.path().as_os_str().as_encoded_bytes();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let of_run = |entry: &fs::DirEntry| {
+            fs::read_link(entry.path().join("cwd")).is_ok_and(|cwd| cwd.as_os_str().as_encoded_bytes() == here)
+        };
+        processes.filter(of_run).count()
+    }
+}
+
+#[test]
+#[ignore = "minutes: make faults"]
+fn a_run_survives_kills_and_stops_of_all_its_processes() {
+    let (seed, wanted) = (number("TQ_FAULT_SEED", 1), number("TQ_FAULT_KILLS", 200));
+    let steps = wanted.max(20) * 2;
+    let place = Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"));
+    let mut harness = Harness { place, steps: format!("trainer.total_training_steps={steps}"), lives: 0 };
+    let mut dice = Dice(seed);
+    let mut run = harness.start();
+    let (mut kills, mut store_kills, mut stops, mut long_stops) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let mut most_descriptors = 0;
+    let begun = Instant::now();
+    while kills < wanted {
+        std::thread::park_timeout(Duration::from_millis(300 + dice.below(900)));
+        if let Some(status) = run.try_wait().expect("its status") {
+            panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
+        }
+        most_descriptors = most_descriptors.max(descriptors(run.id()));
+        let living = workers(run.id());
+        let pick = dice.below(1 << 32) as usize;
+        let of = |stage: &str| living.iter().filter(|(_, of)| of == stage).map(|(pid, _)| *pid).collect::<Vec<_>>();
+        let targets = [of("rollout"), of("reward"), of("actor"), of("sft")].concat();
+        match dice.below(40) {
+            // The store dies with its runner; its workers follow.
+            0 | 1 => {
+                assert!(signal("KILL", run.id()));
+                run.wait().expect("its end");
+                kills += 1;
+                store_kills += 1;
+                let dying = Instant::now();
+                while harness.alive() > 0 {
+                    assert!(dying.elapsed() < Duration::from_secs(30), "workers outlive their runner");
+                    std::thread::park_timeout(Duration::from_millis(20));
+                }
+                run = harness.start();
+            }
+            stop @ 2..5 if !targets.is_empty() => {
+                let pid = targets[pick % targets.len()];
+                let long = stop == 2 && long_stops < 2;
+                if signal("STOP", pid) {
+                    std::thread::park_timeout(if long { LONG_STOP } else { Duration::from_millis(dice.below(2_000)) });
+                    signal("CONT", pid);
+                    stops += 1;
+                    long_stops += u64::from(long);
+                }
+            }
+            _ if !targets.is_empty() => kills += u64::from(signal("KILL", targets[pick % targets.len()])),
+            _ => {}
+        }
+    }
+    let dealt = begun.elapsed();
+    let status = run.wait().expect("its end");
+    assert!(status.success(), "seed {seed}: {status}:\n{}", harness.said());
+    println!(
+        "seed {seed}: {kills} kills ({store_kills} of the store), {stops} stops ({long_stops} of {LONG_STOP:?}) in \
+         {dealt:?}; {steps} steps ended after {:?}; at most {most_descriptors} descriptors of the runner",
+        begun.elapsed()
+    );
+    assert_eq!(harness.alive(), 0, "processes are left behind");
+    assert!(most_descriptors < 200, "{most_descriptors} descriptors of the runner");
+    check(&harness.place, steps);
+}
+
+/// Reads births and drops from the event log and training from the audit, and nothing else.
+fn check(place: &Workplace, steps: u64) {
+    let (mut born, mut dropped, mut samples) = (BTreeSet::new(), BTreeSet::new(), None);
+    for entry in log::surviving(&place.run_file("small", "events")).expect("event log") {
+        for event in entry.expect("a whole record").record.events {
+            match event {
+                Event::Defined { definition, .. } => {
+                    samples = definition.partitions.iter().position(|partition| partition.name == "samples");
+                }
+                Event::GroupsAdmitted { partition, groups, .. } if samples == Some(partition.0 as usize) => {
+                    born.extend(groups.iter().flat_map(|group| group.first.0..group.first.0 + u64::from(group.n)));
+                }
+                Event::RowsDropped { partition, drop } if samples == Some(partition.0 as usize) => {
+                    dropped.extend(drop.rows.iter().map(|row| row.0));
+                }
+                _ => {}
+            }
+        }
+    }
+    // `trained` fails when a row is trained twice in one lineage.
+    let trained: BTreeSet<u64> = place.trained("small").into_keys().map(|(_, row)| row).collect();
+    assert_eq!(trained.len(), steps as usize * 8 * GROUP);
+    assert_eq!(born.difference(&dropped).copied().collect::<BTreeSet<_>>(), trained);
+    place.assert_ledger_balances("small");
+    let lines = place.lines("small", "metrics.jsonl");
+    let seen: Vec<_> = lines.iter().filter(|line| line.get("actor/pg_loss").is_some()).collect();
+    assert_eq!(seen.len(), steps as usize, "each step has one line");
+}

@@ -1,0 +1,160 @@
+//! Workers as processes over the wire: the same bits as threads, also when they are killed, join late, or fail.
+
+use std::{
+    fs,
+    process::{Child, Stdio},
+    time::{Duration, Instant},
+};
+
+use tq_tests::{Workplace, workers};
+
+const APART: &str = "workers={all: {stages: \"*\", kind: process}}";
+/// Long enough for what a test does meanwhile.
+const STEPS: &str = "trainer.total_training_steps=12";
+
+fn workplace() -> Workplace {
+    Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"))
+}
+
+/// Step and loss of every step that trained.
+fn losses(place: &Workplace) -> Vec<(u64, String)> {
+    let lines = place.lines("small", "metrics.jsonl");
+    lines.iter().filter_map(|line| Some((line["step"].as_u64()?, line.get("actor/pg_loss")?.to_string()))).collect()
+}
+
+fn assert_same(threads: &Workplace, processes: &Workplace) {
+    assert_eq!(threads.trained("small"), processes.trained("small"));
+    assert_eq!(losses(threads), losses(processes), "metrics of the processes are not those of the threads");
+    assert!(
+        threads.weights("small", "policy") == processes.weights("small", "policy"),
+        "processes end in other weights than threads"
+    );
+    processes.assert_ledger_balances("small");
+    for left in ["token", "url"] {
+        assert!(!processes.run_file("small", left).exists(), "`{left}` is left behind");
+    }
+}
+
+#[test]
+fn every_stage_in_a_process_of_its_own_trains_the_same_bits_as_threads() {
+    for schedule in ["schedule=on_policy", "schedule=one_step_off"] {
+        let (threads, processes) = (workplace(), workplace());
+        threads.succeed("quickstart.yaml", &[schedule]);
+        processes.succeed("quickstart.yaml", &[schedule, APART]);
+        assert_same(&threads, &processes);
+        assert_eq!(losses(&processes).len(), 4, "{schedule}");
+    }
+}
+
+#[test]
+fn fully_asynchronous_training_runs_in_processes() {
+    let place = workplace();
+    let lag = ["schedule.use=fully_async", "schedule.lag=1", "schedule.max_lag=2"];
+    place.succeed("quickstart.yaml", &[lag[0], lag[1], lag[2], APART]);
+    assert_eq!(place.trained("small").len(), 4 * 8 * 4);
+    assert!(place.trained("small").values().all(|(_, lag)| *lag <= 2));
+    place.assert_ledger_balances("small");
+}
+
+/// A run with every stage in a process of its own.
+struct Run(Child);
+
+impl Run {
+    fn start(place: &Workplace, more: &[&str]) -> Self {
+        let arguments: Vec<&str> = [APART, STEPS].iter().chain(more).copied().collect();
+        let mut command = place.small("quickstart.yaml", &arguments);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("program under test"))
+    }
+
+    /// Kills the worker of a stage once it has lived for a while.
+    fn kill(&self, stage: &str, after: Duration) {
+        let pid = until(|| workers(self.0.id()).into_iter().find(|(_, of)| of == stage)).0;
+        std::thread::park_timeout(after);
+        let killed = std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().expect("kill");
+        assert!(killed.success(), "worker {pid} of `{stage}` had ended before it was killed");
+    }
+
+    /// Waits for its end; what it said.
+    fn end(mut self) -> (bool, String) {
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut self.0.stderr.take().expect("its standard error"), &mut said).expect("text");
+        (self.0.wait().expect("its end").success(), said)
+    }
+}
+
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "waited for two minutes");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn workers_that_are_killed_are_started_again_and_train_the_same_bits() {
+    let (threads, processes) = (workplace(), workplace());
+    threads.succeed("quickstart.yaml", &[STEPS]);
+    let run = Run::start(&processes, &[]);
+    until(|| processes.run_file("small", "audit.jsonl").exists().then_some(()));
+    for stage in ["rollout", "actor", "reward", "actor"] {
+        run.kill(stage, Duration::from_millis(700));
+    }
+    let (well, said) = run.end();
+    assert!(well, "{said}");
+    for worker in ["rollout-0", "actor-0", "reward-0"] {
+        assert!(said.contains(&format!("worker process {worker} (pid")), "{said}");
+    }
+    assert!(said.contains("signal: 9") && said.contains("is started again"), "{said}");
+    assert_same(&threads, &processes);
+}
+
+#[test]
+fn a_worker_may_join_a_run_and_leave_it() {
+    let (threads, processes) = (workplace(), workplace());
+    threads.succeed("quickstart.yaml", &[STEPS]);
+    let run = Run::start(&processes, &[]);
+    let url = until(|| fs::read_to_string(processes.run_file("small", "url")).ok().filter(|url| !url.is_empty()));
+    let token = processes.run_file("small", "token");
+    let token = token.to_str().expect("a path in UTF-8");
+    let join = |stage: &str, index: &str| {
+        let arguments = ["worker", "--connect", &url, "--token-file", token, "--stage", stage, "--index", index];
+        processes.command(&arguments).stderr(Stdio::piped()).spawn().expect("program under test")
+    };
+    let mut joined = Run(join("rollout", "1"));
+    let leaving = join("rollout", "2");
+    let (well, said) = Run(join("actor", "1")).end();
+    assert!(!well && said.contains("stage `actor` has one worker, actor-0; found a request for actor-1"), "{said}");
+    let left = std::process::Command::new("kill").args(["-TERM", &leaving.id().to_string()]).status().expect("kill");
+    assert!(left.success());
+    let (well, said) = run.end();
+    assert!(well, "{said}");
+    let status = until(|| joined.0.try_wait().expect("its status"));
+    assert!(status.success(), "a worker that joined ends with the run: {status}");
+    drop(Run(leaving).end());
+    assert_same(&threads, &processes);
+}
+
+#[test]
+fn a_worker_that_is_killed_whenever_it_works_ends_the_run_with_its_name() {
+    let place = workplace();
+    let mut command = place.small("quickstart.yaml", &[APART]);
+    let output = command.env("TQ_KILL_AT", "map::commit:1").output().expect("program under test");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    assert!(said.contains("is started again") && said.contains("failed: "), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("reward") && last.contains("attempt 3"), "{last}");
+}
+
+#[test]
+fn a_worker_that_fails_ends_the_run_in_its_own_words() {
+    let place = workplace();
+    let output = place.run("quickstart.yaml", &[APART, "actor_rollout_ref.rollout.top_p=7"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("top_p"), "{said}");
+}
