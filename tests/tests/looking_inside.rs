@@ -6,6 +6,7 @@ use std::{
 };
 
 use serde_json::Value;
+use tq_cli::{Cli, Outcome};
 use tq_tests::Workplace;
 use transferqueue::inspect::{Client, Request};
 
@@ -39,8 +40,47 @@ fn a_stalled_stage_shows_with_rows_holder_and_seconds() {
         }
         std::thread::park_timeout(Duration::from_millis(300));
     };
-    drop(job);
     let lease = &stalled["leases"][0];
     assert!(lease["rows"].as_u64() > Some(0), "{stalled}");
-    assert!(lease["holder"].as_str().is_some_and(|holder| holder.ends_with("-0")), "{stalled}");
+    let holder = lease["holder"].as_str().expect("a name");
+    assert!(holder.ends_with("-0"), "{stalled}");
+
+    // The same in words: whoever asks what is wrong with the run is told who holds what.
+    let task = stalled["task"].as_str().expect("a name");
+    let (doctor, outcome) = look(&place, &["doctor", "--patience", "2"]);
+    let named = format!("`{task}`: {holder} holds {} rows under lease {}", lease["rows"], lease["lease"]);
+    let line = doctor.lines().find(|line| line.starts_with("warning") && line.contains(&named));
+    assert!(line.is_some(), "{named}: {doctor}");
+    assert!(doctor.lines().any(|line| line.starts_with("ok       events")), "{doctor}");
+    assert_eq!(outcome, Outcome::Done, "nothing failed: {doctor}");
+
+    // And whoever asks after one of its rows.
+    let partition = stalled["partition"].as_str().expect("a name");
+    let (rows, _) = look(&place, &["--format", "json", "peek", partition]);
+    let rows: Value = serde_json::from_str(&rows).expect("JSON");
+    let under = format!("held by {holder} under lease {}", lease["lease"]);
+    let told = rows["rows"].as_array().expect("rows").iter().map(|row| {
+        let id = row["row"].to_string();
+        look(&place, &["why", partition, &id]).0
+    });
+    let told = told.into_iter().find(|told| told.contains(&under)).unwrap_or_else(|| panic!("no row is {under}"));
+    let claimed = format!("`{task}`: claimed by worker {holder} under lease {}", lease["lease"]);
+    assert!(told.contains(&claimed), "the event log of the phase tells it too: {told}");
+    drop(job);
+
+    // The job is gone, its files are not.
+    let (doctor, outcome) = look(&place, &["doctor"]);
+    assert!(doctor.contains("the job was killed"), "{doctor}");
+    assert_eq!(outcome, Outcome::Unwell);
+}
+
+/// What tq-cli shows of the run.
+fn look(place: &Workplace, arguments: &[&str]) -> (String, Outcome) {
+    let run = place.path().join("runs/small");
+    let run = run.to_str().expect("a path in UTF-8");
+    let cli = Cli::read(["tq-cli", "--run", run].into_iter().chain(arguments.iter().copied())).expect("arguments");
+    let mut out = Vec::new();
+    let outcome =
+        tq_cli::run(&cli, &mut out, &mut std::io::sink()).unwrap_or_else(|error| panic!("{arguments:?}: {error:#}"));
+    (String::from_utf8(out).expect("text"), outcome)
 }

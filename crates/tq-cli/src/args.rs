@@ -1,11 +1,11 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use transferqueue::inspect::Request;
 
-/// Looks inside a running job. Read-only.
+/// Looks inside a running job. Nothing but `drop` changes anything.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tq-cli", version)]
 pub struct Cli {
@@ -23,6 +23,16 @@ pub struct Cli {
     pub socket: Option<PathBuf>,
 }
 
+impl Cli {
+    /// Reads a command line, the program's name first.
+    ///
+    /// # Errors
+    /// What is wrong with it, or the help that it asks for.
+    pub fn read<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, clap::Error> {
+        Self::try_parse_from(words)
+    }
+}
+
 /// Output for people or programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -32,7 +42,7 @@ pub enum Format {
     Json,
 }
 
-/// Once or again and again.
+/// What to do.
 #[derive(Clone, Debug, Subcommand)]
 pub enum What {
     #[command(flatten)]
@@ -50,6 +60,50 @@ pub enum What {
         #[command(subcommand)]
         look: Look,
     },
+    /// A live screen: schedule, tasks, columns, sessions, waits. q ends it.
+    Top {
+        /// Seconds between two looks.
+        #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+        every: f64,
+    },
+    /// Everything about one row: who wrote what, who has to, who holds it, what became of it.
+    Why {
+        /// Name of the partition (optional when one alone holds samples), then the row's id.
+        #[arg(num_args = 1..=2, required = true, value_names = ["PARTITION", "ROW"])]
+        row: Vec<String>,
+    },
+    /// Check folder, disk, socket, event log and named states, and say what holds the run up. Exit code 1 when a check
+    /// failed.
+    Doctor {
+        /// Seconds that a worker may show no progress, and the run no movement, before that is worth a warning.
+        #[arg(long, default_value_t = 15.0, value_parser = seconds)]
+        patience: f64,
+        /// Read every byte of the event log and the named states, however long that takes.
+        #[arg(long)]
+        deep: bool,
+    },
+    /// Drop rows for good. Without --yes: say which, and exit with code 2.
+    Drop {
+        /// Name of the partition.
+        partition: String,
+        /// Row ids and ranges, such as 5,7-9.
+        rows: String,
+        /// One word in lower case, kept in the ledger and the event log.
+        #[arg(long)]
+        reason: String,
+        /// Do it.
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Numbers in Prometheus' text format, once or over HTTP.
+    Metrics {
+        /// Serve them at this address until the program is ended.
+        #[arg(long, value_name = "ADDRESS:PORT")]
+        listen: Option<SocketAddr>,
+        /// Allow an address that other machines reach. Nothing is encrypted, and nobody is asked who they are.
+        #[arg(long, requires = "listen")]
+        insecure: bool,
+    },
 }
 
 /// What can be shown.
@@ -65,10 +119,12 @@ pub enum Look {
     Ledger,
     /// Tables and their rows.
     Partitions,
-    /// Workers.
+    /// Workers: seen how long ago, their leases and rows.
     Sessions,
     /// Live weight versions.
     Versions,
+    /// Bytes by state: live, dead in their chunk, pinned, open, freed.
+    Units,
     /// Some rows, cell by cell.
     Peek {
         /// Name of the partition.
@@ -92,6 +148,7 @@ impl Look {
             Self::Partitions => Request::Partitions,
             Self::Sessions => Request::Sessions,
             Self::Versions => Request::Versions,
+            Self::Units => Request::Units,
             Self::Peek { partition, rows, columns } => {
                 Request::Peek { partition: partition.clone(), rows: rows.clone(), columns: columns.clone() }
             }

@@ -8,7 +8,8 @@ use std::{
     time::SystemTime,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use transferqueue::inspect::Client;
 
 use crate::Cli;
 
@@ -21,6 +22,18 @@ pub(crate) fn socket(cli: &Cli, notes: &mut dyn Write) -> Result<PathBuf> {
         (None, Some(run)) => Ok(run.join(SOCKET)),
         (None, None) => newest(Path::new("runs"), notes),
     }
+}
+
+/// The folder of the run that a socket belongs to: where it lies, if a run is there.
+pub(crate) fn folder(cli: &Cli, socket: &Path) -> Option<PathBuf> {
+    cli.run.clone().or_else(|| {
+        let beside = socket.parent()?;
+        ["plan.yaml", "events", "phases"].iter().any(|name| beside.join(name).exists()).then(|| beside.to_owned())
+    })
+}
+
+pub(crate) fn connect(socket: &Path) -> Result<Client> {
+    Client::connect(socket).with_context(|| format!("no job answers at {}; is it still running?", socket.display()))
 }
 
 /// The newest socket in a sub-folder of `runs` that someone answers at; those of killed processes are skipped.

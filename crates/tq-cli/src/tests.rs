@@ -15,16 +15,16 @@ use transferqueue::{
 
 use super::*;
 
-/// Jobs that `score` has half done: two rows scored, one held, one dropped, one untouched.
-struct Job {
+/// Jobs that `score` has half done: two rows scored, two held, one dropped.
+pub(crate) struct Job {
     dir: tempfile::TempDir,
-    store: Store,
-    _server: Server,
+    pub(crate) store: Store,
+    server: Option<Server>,
     _session: Session,
     _held: Lease,
 }
 
-fn job() -> Job {
+pub(crate) fn job() -> Job {
     let column = |name: &str, kind| Column::new(name, kind);
     let definition = Definition {
         partitions: vec![Partition {
@@ -47,7 +47,8 @@ fn job() -> Job {
         ..Definition::default()
     };
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::create(definition, Options { incarnation: Some(1), ..Options::default() }).unwrap();
+    let options = Options { incarnation: Some(1), ..Options::at(dir.path().join("runs/a")) };
+    let store = Store::create(definition, options).unwrap();
     let session = store.session("scorer-0").unwrap();
     let soon = Instant::now() + Duration::from_secs(60);
     let row = |level| NewRow { key: None, tags: Tags::from([("level".into(), Tag::Int(level))]) };
@@ -67,16 +68,40 @@ fn job() -> Job {
     }
     fs::create_dir_all(dir.path().join("runs/a")).unwrap();
     let server = inspect::serve(&store, &dir.path().join("runs/a/control.sock")).unwrap();
-    Job { dir, store, _server: server, _session: session, _held: held }
+    Job { dir, store, server: Some(server), _session: session, _held: held }
 }
 
 impl Job {
     fn run(&self, arguments: &[&str]) -> Result<(String, String)> {
-        let run = self.dir.path().join("runs/a");
-        let cli = Cli::parse_from(["tq-cli", "--run", run.to_str().unwrap()].iter().chain(arguments));
+        self.raw(arguments).map(|(out, notes, _)| (stable(&out), notes))
+    }
+
+    /// Data, notes, and how it ended.
+    pub(crate) fn raw(&self, arguments: &[&str]) -> Result<(String, String, Outcome)> {
+        let folder = self.folder();
+        let cli = Cli::parse_from(["tq-cli", "--run", folder.to_str().unwrap()].iter().chain(arguments));
         let (mut out, mut notes) = (Vec::new(), Vec::new());
-        super::run(&cli, &mut out, &mut notes)?;
-        Ok((stable(&String::from_utf8(out)?), String::from_utf8(notes)?))
+        let outcome = run(&cli, &mut out, &mut notes)?;
+        Ok((String::from_utf8(out)?, String::from_utf8(notes)?, outcome))
+    }
+
+    /// The run's folder.
+    pub(crate) fn folder(&self) -> std::path::PathBuf {
+        self.dir.path().join("runs/a")
+    }
+
+    /// Ends as a killed process does: nobody answers, the socket's file stays.
+    pub(crate) fn kill(&mut self) {
+        drop(self.server.take());
+        drop(UnixListener::bind(self.folder().join("control.sock")).unwrap());
+    }
+
+    /// Waits until the lease has been held for that long.
+    pub(crate) fn age(&self, ms: u64) {
+        let held = || self.store.with_state(|state, now| state.health(now).leases[0].quiet_ms).unwrap();
+        while held() < ms {
+            std::thread::yield_now();
+        }
     }
 
     fn shows(&self, arguments: &[&str]) -> String {
@@ -125,6 +150,8 @@ fn tables_for_people() {
     for look in ["status", "tasks", "columns", "ledger", "partitions", "sessions", "versions"] {
         insta::assert_snapshot!(look, job.shows(&[look]));
     }
+    let pid = std::process::id();
+    insta::assert_snapshot!("units", job.shows(&["units"]).replace(&format!("{pid:>7}"), "      #"));
     insta::assert_snapshot!("peek", job.shows(&["peek", "jobs"]));
     insta::assert_snapshot!("peek_some", job.shows(&["peek", "jobs", "--rows", "2-3", "--columns", "score,text"]));
 }
@@ -132,7 +159,7 @@ fn tables_for_people() {
 #[test]
 fn json_for_programs() {
     let job = job();
-    for look in ["status", "tasks", "columns", "ledger"] {
+    for look in ["status", "tasks", "columns", "ledger", "units"] {
         insta::assert_json_snapshot!(format!("{look}_json"), stable_json(&job.shows(&[look, "--format", "json"])));
     }
 }
@@ -168,7 +195,7 @@ fn watching_ends_with_the_run_and_says_so() {
     let watching = std::thread::spawn(move || {
         let cli = Cli::parse_from(["tq-cli", "watch", "--every", "0.1", "tasks", "--run", run_dir.to_str().unwrap()]);
         let mut notes = Vec::new();
-        run(&cli, &mut Seen(shown), &mut notes).map(|()| String::from_utf8(notes).unwrap())
+        run(&cli, &mut Seen(shown), &mut notes).map(|_| String::from_utf8(notes).unwrap())
     });
     seen.recv().unwrap();
     drop(job);
@@ -206,4 +233,78 @@ fn the_newest_live_run_is_found_and_killed_ones_are_skipped() {
     assert!(found.starts_with(&runs) && said.contains("1 more live runs"), "{said}");
     let nothing = find::newest(&job.dir.path().join("elsewhere"), &mut Vec::new()).unwrap_err().to_string();
     assert!(nothing.contains("no live run under"), "{nothing}");
+}
+
+#[test]
+fn why_tells_a_rows_columns_tasks_and_history() {
+    let job = job();
+    let text = job.raw(&["why", "jobs", "2"]).unwrap().0;
+    let line =
+        |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {text}"));
+    assert!(line("tags").contains("level=3"), "{text}");
+    assert!(line("text").contains("held, 5B") && line("text").contains("three"), "{text}");
+    assert!(
+        line("score").contains("missing") && line("score").contains("`score`: held by scorer-0 under lease 2"),
+        "{text}"
+    );
+    assert!(line("collect").contains("waits for `score`"), "{text}");
+    assert!(text.contains("put by worker scorer-0: `text`, `tokens`"), "{text}");
+    assert!(text.contains("`score`: claimed by worker scorer-0 under lease 2"), "{text}");
+    let scored = job.raw(&["why", "jobs", "0"]).unwrap().0;
+    assert!(
+        scored.contains("consumed by `score`") && scored.contains("`score` (worker scorer-0) wrote `score`"),
+        "{scored}"
+    );
+    let wrong = |arguments: &[&str]| job.raw(arguments).unwrap_err().to_string();
+    assert!(wrong(&["why", "jobs", "two"]).contains("`two` is no row"));
+    assert!(wrong(&["why", "2"]).contains("name one"), "no partition here is born from another");
+    assert!(wrong(&["why", "jobs", "77"]).contains("row 77 of `jobs`"));
+}
+
+#[test]
+fn why_tells_what_became_of_a_row_that_is_gone_also_when_the_job_is() {
+    let mut job = job();
+    let text = job.raw(&["why", "jobs", "4"]).unwrap().0;
+    assert!(text.contains("row 4 of `jobs` is gone") && text.contains("dropped: stale"), "{text}");
+    let json: Value = serde_json::from_str(&job.raw(&["why", "jobs", "4", "--format", "json"]).unwrap().0).unwrap();
+    assert_eq!(json["history"]["dropped"], "stale");
+    assert_eq!(json["live"]["live"], Value::Null);
+    job.kill();
+    let (text, notes, _) = job.raw(&["why", "jobs", "4"]).unwrap();
+    assert!(text.contains("dropped: stale") && notes.contains("from its files"), "{text}{notes}");
+    let unknown = job.raw(&["why", "jobs", "77"]).unwrap_err().to_string();
+    assert!(unknown.contains("knows no row 77"), "{unknown}");
+}
+
+#[test]
+fn rows_are_dropped_only_with_yes() {
+    let job = job();
+    let (out, notes, outcome) = job.raw(&["drop", "jobs", "0,2-4", "--reason", "broken"]).unwrap();
+    assert_eq!(outcome, Outcome::Unconfirmed);
+    assert!(
+        out.contains("would drop 3 rows of `jobs` as `broken`: 0,2-3") && out.contains("1 rows are gone already: 4"),
+        "{out}"
+    );
+    assert!(
+        out.contains("`score` would lose 2, 2 of them held by a worker") && notes.contains("--yes"),
+        "{out}{notes}"
+    );
+    assert!(!job.shows(&["ledger"]).contains("broken"));
+    let (out, _, outcome) = job.raw(&["drop", "jobs", "0,2-4", "--reason", "broken", "--yes"]).unwrap();
+    assert_eq!(outcome, Outcome::Done);
+    assert!(out.contains("dropped 3 rows"), "{out}");
+    assert!(job.shows(&["ledger"]).contains("broken 2, stale 1"), "{}", job.shows(&["ledger"]));
+    let json: Value =
+        serde_json::from_str(&job.raw(&["drop", "jobs", "1", "--reason", "x", "--format", "json"]).unwrap().0).unwrap();
+    assert_eq!(json["done"], false);
+    assert!(Cli::try_parse_from(["tq-cli", "drop", "jobs", "1"]).is_err(), "without a reason");
+}
+
+#[test]
+fn the_help_names_every_command() {
+    use clap::CommandFactory;
+    let help = Cli::command().render_long_help().to_string();
+    for command in ["status", "sessions", "units", "why", "doctor", "top", "drop", "metrics", "watch", "peek"] {
+        assert!(help.contains(&format!("\n  {command}")), "{command}: {help}");
+    }
 }

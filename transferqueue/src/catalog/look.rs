@@ -1,5 +1,8 @@
 //! The views of a state: [`super::views`] filled in.
 
+mod health;
+mod row;
+
 use super::{
     definition::Partition,
     explain,
@@ -10,7 +13,8 @@ use super::{
         table::{Field, Table, set_bits},
     },
     views::{
-        ColumnView, LeaseView, LedgerEntry, LiveRun, PartitionView, ScheduleView, SessionView, TaskView, VersionView,
+        ColumnView, LeaseView, LedgerEntry, LiveRun, PartitionView, ScheduleView, SessionView, TaskLoss, TaskView,
+        VersionView,
     },
 };
 use crate::ids::{ColumnId, LeaseId, Millis, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -35,17 +39,6 @@ impl State {
     }
 
     fn task_view(&self, id: TaskId, cursor: &Cursor, now: Millis) -> TaskView {
-        let lease = |id: &LeaseId| {
-            let lease = &self.leases[id];
-            LeaseView {
-                lease: *id,
-                holder: self.sessions.get(&lease.session).map_or_else(String::new, |session| session.name.clone()),
-                rows: lease.rows.len(),
-                for_ms: now.0.saturating_sub(lease.since.0),
-                left_ms: lease.until.0.saturating_sub(now.0),
-                progress: lease.progress,
-            }
-        };
         let ended = self.table_of(cursor).closed && cursor.idle();
         let served = super::decide::servable(self, id);
         TaskView {
@@ -56,9 +49,23 @@ impl State {
             backlog: cursor.owing.len(),
             ready: cursor.ready.len(),
             done: cursor.done.len(),
-            leases: cursor.leases.iter().map(lease).collect(),
+            leased: cursor.leases.iter().map(|id| self.leases[id].rows.len()).sum(),
+            leases: cursor.leases.iter().map(|id| self.lease_view(*id, now)).collect(),
+            more_leases: 0,
             ended,
             wait: (!ended && !served).then(|| explain::claim(self, id, 1, now)),
+        }
+    }
+
+    fn lease_view(&self, id: LeaseId, now: Millis) -> LeaseView {
+        let lease = &self.leases[&id];
+        LeaseView {
+            lease: id,
+            holder: self.sessions.get(&lease.session).map_or_else(String::new, |session| session.name.clone()),
+            rows: lease.rows.len(),
+            for_ms: now.0.saturating_sub(lease.since.0),
+            left_ms: lease.until.0.saturating_sub(now.0),
+            progress: lease.progress,
         }
     }
 
@@ -96,14 +103,18 @@ impl State {
 
     /// Every session.
     pub fn sessions(&self, now: Millis) -> Vec<SessionView> {
-        let view = |(&id, session): (&SessionId, &Session)| SessionView {
+        self.sessions.iter().map(|(&id, session)| self.session_view(id, session, now)).collect()
+    }
+
+    fn session_view(&self, id: SessionId, session: &Session, now: Millis) -> SessionView {
+        SessionView {
             session: id,
             name: session.name.clone(),
             seen_ms_ago: now.0.saturating_sub(session.seen.0),
             leases: session.leases.iter().copied().collect(),
+            more_leases: 0,
             rows: session.leases.iter().map(|lease| self.leases[lease].rows.len()).sum(),
-        };
-        self.sessions.iter().map(view).collect()
+        }
     }
 
     /// Every live partition.
@@ -149,6 +160,7 @@ impl State {
             retired: progress.retired,
             in_flight: progress.in_flight(),
             allowed: progress.allowed(),
+            lag: progress.needed.keys().next().map_or(0, |oldest| self.version.saturating_sub(*oldest)),
             complete: progress.complete.len() as u64,
             cut: progress.cut,
             batches: batches.collect(),
@@ -205,8 +217,42 @@ impl State {
         })
     }
 
+    /// What each task would lose if rows left; tasks that lose nothing are left out.
+    ///
+    /// # Errors
+    /// An unknown partition.
+    pub fn losses(&self, partition: PartitionId, rows: &Rows) -> Result<Vec<TaskLoss>, Refusal> {
+        let table = self.table(partition)?;
+        let loss = |task: &TaskId| {
+            let cursor = &self.cursors[task.0 as usize];
+            let wanted = |row: &RowId| table.pages.get(*row).is_some_and(|found| found.wanted() & cursor.bit != 0);
+            let held = |row: &RowId| cursor.leases.iter().any(|lease| self.leases[lease].rows.contains(row.0));
+            let wanted: Vec<RowId> = rows.iter().filter(wanted).collect();
+            let leased = wanted.iter().filter(|row| held(row)).count() as u64;
+            TaskLoss { task: cursor.def.name.clone(), rows: wanted.len() as u64, leased }
+        };
+        Ok(table.tasks.iter().map(loss).filter(|loss| loss.rows > 0).collect())
+    }
+
     /// The row with a key, if it is live.
     pub fn row_of_key(&self, partition: PartitionId, key: &str) -> Option<RowId> {
         self.tables.get(&partition)?.keys.get(key).copied()
+    }
+}
+
+impl SessionView {
+    /// Lists this many leases at most.
+    pub(crate) fn shorten(&mut self, most: usize) {
+        self.more_leases += self.leases.len().saturating_sub(most) as u64;
+        self.leases.truncate(most);
+    }
+}
+
+impl TaskView {
+    /// Lists this many leases at most, those held for longest.
+    pub(crate) fn shorten(&mut self, most: usize) {
+        self.more_leases += self.leases.len().saturating_sub(most) as u64;
+        self.leases.sort_by_key(|lease| (std::cmp::Reverse(lease.for_ms), lease.lease));
+        self.leases.truncate(most);
     }
 }

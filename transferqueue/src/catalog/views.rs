@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{definition::Grain, wait::Wait};
-use crate::ids::{ChunkId, ColumnId, LeaseId, PartitionId, SessionId, TaskId};
+use super::{command::RowHead, definition::Grain, wait::Wait};
+use crate::ids::{ChunkId, ColumnId, LeaseId, PartitionId, RowId, SessionId, TaskId};
 
 /// One line of the ledger: owed = consumed + live + dropped, always; `live` is counted from the task's bitmap.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,8 +65,13 @@ pub struct TaskView {
     pub ready: u64,
     /// Rows that are trained and not published.
     pub done: u64,
+    /// Rows under its leases.
+    pub leased: u64,
     /// Who holds rows.
     pub leases: Vec<LeaseView>,
+    /// Leases that are not listed, where a list is shortened.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_leases: u64,
     /// Nothing will come for it again.
     pub ended: bool,
     /// What a claim would wait for now; `None` when it would be served or told the end.
@@ -107,6 +112,9 @@ pub struct SessionView {
     pub seen_ms_ago: u64,
     /// Leases it holds.
     pub leases: Vec<LeaseId>,
+    /// Leases that are not listed, where a list is shortened.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_leases: u64,
     /// Rows under them.
     pub rows: u64,
 }
@@ -153,6 +161,8 @@ pub struct ScheduleView {
     pub in_flight: u64,
     /// What `in_flight` stays below: B + ⌊S·B⌋.
     pub allowed: u64,
+    /// The newest version minus the lowest one that a group in flight was admitted at.
+    pub lag: u64,
     /// Groups that wait to be cut and are complete.
     pub complete: u64,
     /// Groups cut in the current cycle.
@@ -191,4 +201,183 @@ pub struct LiveRun {
     pub slot: u32,
     /// Number of cells.
     pub len: u32,
+}
+
+/// Everything the catalog knows of one live row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RowView {
+    /// Group, tags, versions.
+    #[serde(flatten)]
+    pub head: RowHead,
+    /// Its key, where a client gave one.
+    pub key: Option<String>,
+    /// Partition and row it was born from.
+    pub parent: Option<(String, RowId)>,
+    /// Cycle (for a round: version) and index of the batch it was cut into.
+    pub batch: Option<(u64, u64)>,
+    /// Own columns, then linked ones.
+    pub columns: Vec<RowColumn>,
+    /// Tasks of its partition.
+    pub tasks: Vec<RowTask>,
+}
+
+/// What became of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CellState {
+    /// Sealed, and its bytes are there.
+    Held,
+    /// Sealed, and read by everyone who reads it.
+    Freed,
+    /// Still being appended to.
+    Open,
+    /// Not written yet.
+    Missing,
+    /// Nobody will write it: its writers are not owed the row.
+    Never,
+}
+
+/// One column of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowColumn {
+    /// Its name.
+    pub column: String,
+    /// Partition and row it is read from, for a linked column.
+    pub from: Option<(String, RowId)>,
+    /// What became of the cell.
+    pub state: CellState,
+    /// Bytes held.
+    pub bytes: u64,
+    /// Tasks that wrote it, may have written it, or still have to; none: clients put it.
+    pub writers: Vec<String>,
+}
+
+/// How far a task is with a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowTaskState {
+    /// Its filter cannot be judged before its columns are there.
+    Undecided,
+    /// Columns are missing.
+    Waiting,
+    /// Nothing is missing; no worker holds it.
+    Ready,
+    /// A worker holds it.
+    Leased,
+    /// Trained; the publication that consumes it is to come.
+    Done,
+    /// Consumed.
+    Consumed,
+    /// The task will not have it.
+    NotOwed,
+}
+
+/// One task and a row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowTask {
+    /// Its name.
+    pub task: String,
+    /// How far it is.
+    pub state: RowTaskState,
+    /// Who holds the row.
+    pub lease: Option<LeaseView>,
+    /// Columns that are missing.
+    pub missing: Vec<String>,
+    /// Attempts that failed.
+    pub failed: u32,
+    /// Attempts before it counts as poison.
+    pub attempts: u32,
+    /// Anything more.
+    pub note: String,
+}
+
+/// What may need a person: the worst of each kind first, each list short.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HealthView {
+    /// Leases, those without a sign of progress for longest first.
+    pub leases: Vec<QuietLease>,
+    /// Sessions, most silent first.
+    pub sessions: Vec<SessionView>,
+    /// Rows that failed before, closest to their last attempt first.
+    pub failed: Vec<FailedRow>,
+    /// The row that stops the run.
+    pub poisoned: Option<PoisonedRow>,
+    /// Tasks that would wait now.
+    pub waits: Vec<TaskWait>,
+    /// The limit of bytes, if one is set.
+    pub budget: Option<BudgetView>,
+}
+
+/// A lease, and how long its worker has shown no progress.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuietLease {
+    /// Of which task.
+    pub task: String,
+    /// The lease.
+    #[serde(flatten)]
+    pub lease: LeaseView,
+    /// Milliseconds since it began or was last renewed.
+    pub quiet_ms: u64,
+}
+
+/// A row that failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRow {
+    /// For which task.
+    pub task: String,
+    /// Which row.
+    pub row: RowId,
+    /// Attempts that failed.
+    pub failed: u32,
+    /// Attempts before it counts as poison.
+    pub attempts: u32,
+}
+
+/// The row that stops the run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoisonedRow {
+    /// For which task.
+    pub task: String,
+    /// Which row.
+    pub row: RowId,
+    /// Its last error.
+    pub error: String,
+}
+
+/// A task that would wait.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TaskWait {
+    /// Which task.
+    pub task: String,
+    /// Rows its own workers hold.
+    pub leased: u64,
+    /// What it would wait for.
+    pub wait: Wait,
+}
+
+/// The limit of bytes that admitted rows may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetView {
+    /// The limit.
+    pub bytes: u64,
+    /// Reserved or held now.
+    pub used: u64,
+    /// Nothing but this limit keeps the next group out.
+    pub blocks: bool,
+}
+
+/// What a task would lose if rows left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskLoss {
+    /// Which task.
+    pub task: String,
+    /// Rows it owes or may come to owe.
+    pub rows: u64,
+    /// Of these, rows that a worker holds: its results for them will be ignored.
+    pub leased: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }

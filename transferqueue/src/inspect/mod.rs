@@ -1,4 +1,6 @@
-//! Looking inside a running store: the system tables, as values, as text, and over a local socket. Read-only.
+//! Looking inside a running store: the system tables, as values, as text, and over a local socket. One request changes
+//! something: [`Request::Drop`], once it is confirmed. [`history`] reads what became of a row from the event log, also when
+//! the store is gone.
 //!
 //! ```
 //! use transferqueue::{Definition, Options, Store, inspect::{self, Request}};
@@ -15,12 +17,16 @@
 //! ```
 
 mod client;
+mod discard;
+pub mod history;
 mod peek;
 mod render;
 mod server;
 mod status;
 #[cfg(test)]
 mod tests;
+mod units;
+mod why;
 
 use std::{
     io,
@@ -31,15 +37,25 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     client::Client,
+    discard::Discard,
     peek::{Cell, Peek, PeekedRow},
+    render::{bytes, grid, seconds},
     server::{Server, serve},
     status::{ColumnBytesView, Status},
+    units::UnitView,
+    why::Why,
 };
 use crate::{
-    catalog::views::{LedgerEntry, PartitionView, SessionView, TaskView, VersionView},
+    catalog::views::{HealthView, LedgerEntry, PartitionView, SessionView, TaskView, VersionView},
     error::Error,
+    ids::RowId,
     store::Store,
 };
+
+/// Entries of a list that is answered at most. What there is more of, [`Status`] counts.
+const MAX_LISTED: usize = 1_024;
+/// Leases of one session or task that are listed.
+const MAX_LEASES: usize = 32;
 
 /// What can be asked: `{"get":"tasks"}`, `{"get":"peek","partition":"samples","rows":"0-3","columns":["reward"]}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +86,30 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         columns: Vec<String>,
     },
+    /// Bytes by state.
+    Units,
+    /// What may need a person.
+    Health,
+    /// Everything about one row.
+    Why {
+        /// Name of the partition; absent: the one that holds samples, if there is one alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        partition: Option<String>,
+        /// Its id.
+        row: u64,
+    },
+    /// Rows leave for good. Without `confirmed`: what would leave.
+    Drop {
+        /// Name of the partition.
+        partition: String,
+        /// Row ids and ranges, such as `5,7-9`; at most 4,096 rows.
+        rows: String,
+        /// Kept in the ledger and the event log.
+        reason: String,
+        /// Do it.
+        #[serde(default)]
+        confirmed: bool,
+    },
 }
 
 /// What is answered: `{"tasks":[…]}` or `{"error":"…"}`.
@@ -85,6 +125,10 @@ pub enum Reply {
     Sessions(Vec<SessionView>),
     Versions(Vec<VersionView>),
     Peek(Peek),
+    Units(Vec<UnitView>),
+    Health(Box<HealthView>),
+    Why(Box<Why>),
+    Drop(Discard),
     /// Why there is no answer.
     Error(String),
 }
@@ -119,19 +163,39 @@ pub fn answer(store: &Store, request: &Request) -> Reply {
     let reply = || -> Result<Reply, Error> {
         Ok(match request {
             Request::Status => Reply::Status(Box::new(Status::of(store)?)),
-            Request::Tasks => Reply::Tasks(store.with_state(|state, now| state.tasks(now))?),
-            Request::Columns => Reply::Columns(status::columns(store)?),
-            Request::Ledger => Reply::Ledger(store.with_state(|state, _| state.ledger())?),
-            Request::Partitions => Reply::Partitions(store.with_state(|state, _| state.partitions())?),
-            Request::Sessions => Reply::Sessions(store.with_state(|state, now| state.sessions(now))?),
-            Request::Versions => Reply::Versions(store.with_state(|state, _| state.weights())?),
+            Request::Tasks => {
+                let mut tasks = first(store.with_state(|state, now| state.tasks(now))?);
+                tasks.iter_mut().for_each(|task| task.shorten(MAX_LEASES));
+                Reply::Tasks(tasks)
+            }
+            Request::Columns => Reply::Columns(first(status::columns(store)?)),
+            Request::Ledger => Reply::Ledger(first(store.with_state(|state, _| state.ledger())?)),
+            Request::Partitions => Reply::Partitions(first(store.with_state(|state, _| state.partitions())?)),
+            Request::Sessions => {
+                let mut sessions = first(store.with_state(|state, now| state.sessions(now))?);
+                sessions.iter_mut().for_each(|session| session.shorten(MAX_LEASES));
+                Reply::Sessions(sessions)
+            }
+            Request::Versions => Reply::Versions(first(store.with_state(|state, _| state.weights())?)),
             Request::Peek { partition, rows, columns } => {
-                return peek::peek(store, partition, rows.as_deref(), columns).map(|peeked| match peeked {
-                    Ok(peek) => Reply::Peek(peek),
-                    Err(what) => Reply::Error(what),
-                });
+                return peek::peek(store, partition, rows.as_deref(), columns)
+                    .map(|peeked| peeked.map_or_else(Reply::Error, Reply::Peek));
+            }
+            Request::Units => Reply::Units(vec![UnitView::of(store)?]),
+            Request::Health => Reply::Health(Box::new(store.with_state(|state, now| state.health(now))?)),
+            Request::Why { partition, row } => {
+                Reply::Why(Box::new(why::why(store, partition.as_deref(), RowId(*row))?))
+            }
+            Request::Drop { partition, rows, reason, confirmed } => {
+                return discard::discard(store, partition, rows, reason, *confirmed)
+                    .map(|discard| discard.map_or_else(Reply::Error, Reply::Drop));
             }
         })
     };
     reply().unwrap_or_else(|error| Reply::Error(error.to_string()))
+}
+
+fn first<T>(mut all: Vec<T>) -> Vec<T> {
+    all.truncate(MAX_LISTED);
+    all
 }

@@ -7,9 +7,12 @@ use serde_json::Value;
 
 use crate::{
     batch::{Batch, BatchError},
-    catalog::{Refusal, command::RowHead},
+    catalog::{
+        Refusal,
+        command::{RowHead, Tag, Tags},
+    },
     error::Error,
-    ids::Rows,
+    ids::{NotRows, PartitionId, RowId, Rows},
     link::Link,
     schema::{Dtype, Kind},
     store::Store,
@@ -17,6 +20,8 @@ use crate::{
 
 /// Rows shown at most.
 const MAX_ROWS: usize = 64;
+/// Tags of a row shown at most.
+const MAX_TAGS: usize = 32;
 /// Elements, characters or bytes of a cell shown at most.
 const MAX_ELEMENTS: usize = 32;
 
@@ -64,9 +69,9 @@ pub(super) fn peek(
         Err(error) => return Ok(Err(error.to_string())),
     };
     let description = store.describe(id)?;
-    let wanted: Rows = match rows.map(str::parse) {
+    let wanted: Rows = match rows.map(|text| parse(text, u64::MAX)) {
         Some(Ok(rows)) => rows,
-        Some(Err(error)) => return Ok(Err(format!("{error}"))),
+        Some(Err(what)) => return Ok(Err(what)),
         None => store.with_state(|state, _| state.rows(id))??,
     };
     let shown: Rows = wanted.iter().take(MAX_ROWS).collect();
@@ -78,15 +83,16 @@ pub(super) fn peek(
         Ok(heads) => heads,
         Err(refusal) => return Ok(Err(refusal.to_string())),
     };
-    let mut rows: Vec<PeekedRow> = heads.into_iter().map(|head| PeekedRow { head, cells: BTreeMap::new() }).collect();
+    let shortened = |mut head: RowHead| {
+        shorten(&mut head.tags);
+        PeekedRow { head, cells: BTreeMap::new() }
+    };
+    let mut rows: Vec<PeekedRow> = heads.into_iter().map(shortened).collect();
     for name in &columns {
         for row in &mut rows {
-            let one = Rows::run(row.head.row, 1);
-            match store.read(id, Some(&one), &[name]) {
-                Ok(batch) => drop(row.cells.insert(name.clone(), cell(&batch, name)?)),
-                // Not sealed, freed, or gone since: shown as absent.
-                Err(Error::Refused(Refusal::Cell { .. } | Refusal::NoRow { .. })) => {}
-                Err(error) if error.is_gone() => {}
+            match one(store, id, row.head.row, name) {
+                Ok(Some(cell)) => drop(row.cells.insert(name.clone(), cell)),
+                Ok(None) => {}
                 Err(Error::Refused(refusal)) => return Ok(Err(refusal.to_string())),
                 Err(error) => return Err(error),
             }
@@ -94,6 +100,42 @@ pub(super) fn peek(
     }
     let more = wanted.len() - shown.len();
     Ok(Ok(Peek { partition: partition.to_owned(), columns, rows, more }))
+}
+
+/// Rows that a person named, at most so many.
+pub(super) fn parse(text: &str, most: u64) -> Result<Rows, String> {
+    let rows: Rows = text.parse().map_err(|error: NotRows| error.to_string())?;
+    // The sum may be more than any number holds: ranges may repeat.
+    let named = rows.runs().iter().try_fold(0_u64, |sum, (_, len)| sum.checked_add(*len));
+    match named {
+        Some(named) if named <= most => Ok(rows),
+        _ => Err(format!("`{text}` names too many rows; expected at most {most}")),
+    }
+}
+
+/// Keeps the tags of one row short: nothing bounds what a writer puts there.
+pub(super) fn shorten(tags: &mut Tags) {
+    while tags.len() > MAX_TAGS {
+        tags.pop_last();
+    }
+    for tag in tags.values_mut() {
+        if let Tag::Text(text) = tag
+            && let Some((end, _)) = text.char_indices().nth(4 * MAX_ELEMENTS)
+        {
+            text.truncate(end);
+            text.push('…');
+        }
+    }
+}
+
+/// One cell; `None` when it is not sealed, freed, or gone since.
+pub(super) fn one(store: &Store, partition: PartitionId, row: RowId, column: &str) -> Result<Option<Cell>, Error> {
+    match store.read(partition, Some(&Rows::run(row, 1)), &[column]) {
+        Ok(batch) => Ok(Some(cell(&batch, column)?)),
+        Err(Error::Refused(Refusal::Cell { .. } | Refusal::NoRow { .. })) => Ok(None),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The cell of a batch with one row.

@@ -1,9 +1,9 @@
-//! The control socket: one JSON request a line, one JSON reply a line, nothing but looking.
+//! The control socket: one JSON request a line, one JSON reply a line.
 
 use std::{
     collections::HashMap,
     fs,
-    io::{self, BufRead, BufReader, Read, Write},
+    io::{self, BufRead, BufReader, Write},
     os::{
         fd::OwnedFd,
         unix::{
@@ -17,7 +17,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread::{Builder, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -29,9 +29,11 @@ use crate::store::Store;
 const MAX_LINE: u64 = 64 << 10;
 /// Clients served at once; one more is told so and closed.
 const MAX_CLIENTS: usize = 16;
-/// A client that asks nothing for this long is let go.
+/// A client that asks nothing for this long after it came is let go: it may keep the place of one that would.
+const FIRST: Duration = Duration::from_secs(5);
+/// A client that asks nothing more for this long is let go.
 const IDLE: Duration = Duration::from_secs(120);
-/// A client that does not take its reply for this long is let go.
+/// A client that does not end its request, or does not take its reply, for this long is let go.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// After an accept that failed (no file descriptors left) the next one waits this long.
@@ -133,7 +135,6 @@ fn accept(listener: &UnixListener, store: &Store, shared: &Arc<Shared>) {
 }
 
 fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -> io::Result<()> {
-    stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(SLOW))?;
     let mut clients = shared.clients();
     if clients.len() >= MAX_CLIENTS {
@@ -166,9 +167,9 @@ fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -
 /// Serves one client until it leaves or sends what is no request.
 fn converse(stream: &UnixStream, store: &Store) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
-    loop {
-        let mut line = Vec::new();
-        if reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut line)? == 0 {
+    for patience in std::iter::once(FIRST).chain(std::iter::repeat(IDLE)) {
+        let mut line = line(&mut reader, patience)?;
+        if line.is_empty() {
             return Ok(());
         }
         if line.pop_if(|last| *last == b'\n').is_none() {
@@ -178,12 +179,40 @@ fn converse(stream: &UnixStream, store: &Store) -> io::Result<()> {
         let request = match parse(&line) {
             Ok(request) => request,
             Err(error) => {
-                let hint = r#"send {"get":"status"}, or tasks, columns, ledger, partitions, sessions, versions, peek"#;
+                let hint = r#"send {"get":"status"}, or tasks, columns, ledger, partitions, sessions, versions, units, health, peek, why, drop"#;
                 return reply(stream, &Reply::Error(format!("no request: {error}; {hint}")));
             }
         };
         // The store's lock is held while the answer is made, not while it is sent.
         reply(stream, &answer(store, &request))?;
+    }
+    Ok(())
+}
+
+/// The next line with its newline, as far as it came: nothing at the end, at most [`MAX_LINE`] bytes. Its first byte may take
+/// `patience`, all of it [`SLOW`] more: timeouts of single reads would let a client stay that sends a byte now and then.
+fn line(reader: &mut BufReader<&UnixStream>, patience: Duration) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    let mut until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        reader.get_ref().set_read_timeout(Some(left))?;
+        let found = reader.fill_buf()?;
+        let end = found.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
+        let room = MAX_LINE as usize - line.len();
+        let taken = end.unwrap_or(found.len()).min(room);
+        line.extend_from_slice(&found[..taken]);
+        let finished = taken == 0 || end == Some(taken) || line.len() as u64 == MAX_LINE;
+        reader.consume(taken);
+        if finished {
+            return Ok(line);
+        }
+        if line.len() == taken {
+            until = Instant::now() + SLOW;
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::{
 
 use super::*;
 use crate::{
-    Options,
+    Options, PartitionId, Rows,
+    catalog::views::{CellState, RowTaskState},
     testing::{self, soon, training},
 };
 
@@ -134,4 +135,236 @@ fn a_client_too_many_is_told_so() {
     let mut reply = String::new();
     late.read_line(&mut reply).unwrap();
     assert!(reply.contains("16 clients are connected already"), "{reply}");
+}
+
+/// What is answered about a row, as text.
+fn why(server: &Server, row: u64) -> (Why, String) {
+    let reply = get(server, &Request::Why { partition: None, row });
+    let text = reply.table();
+    let Reply::Why(why) = reply else { panic!("{reply:?}") };
+    (*why, text)
+}
+
+#[test]
+fn a_row_says_who_wrote_its_columns_who_has_to_and_who_holds_it() {
+    let (_dir, store, server) = served();
+    let session = store.session("rollout-0").unwrap();
+    assert!(testing::step(&session, "rollout"));
+    let rewarder = store.session("reward-0").unwrap();
+    let held = rewarder.claim("reward", 2, soon()).unwrap().lease().unwrap();
+    let (found, text) = why(&server, 0);
+    let live = found.live.unwrap();
+    assert_eq!((live.parent, live.batch, live.head.span.unwrap().last), (Some(("prompts".into(), RowId(0))), None, 0));
+    let state = |name: &str| live.tasks.iter().find(|task| task.task == name).unwrap();
+    assert_eq!(state("rollout").state, RowTaskState::Consumed);
+    assert_eq!(
+        (state("reward").state, state("reward").lease.as_ref().unwrap().holder.as_str()),
+        (RowTaskState::Leased, "reward-0")
+    );
+    assert_eq!(
+        (state("advantage").state, &state("advantage").missing[..]),
+        (RowTaskState::Waiting, &["reward".to_owned()][..])
+    );
+    let column = |name: &str| live.columns.iter().find(|column| column.column == name).unwrap();
+    assert_eq!(
+        (column("response").state, &column("response").writers[..]),
+        (CellState::Held, &["rollout".to_owned()][..])
+    );
+    assert_eq!(column("prompt").from, Some(("prompts".into(), RowId(0))));
+    assert_eq!(found.cells["prompt"].value, serde_json::json!([0, 1]));
+    let reward = text.lines().find(|line| line.starts_with("reward ")).unwrap();
+    assert!(reward.contains("missing") && reward.contains("`reward`: held by reward-0 under lease"), "{text}");
+    // A row of the same group that nobody has begun, one that is gone, and one that never was.
+    assert_eq!(why(&server, 5).0.live.unwrap().tasks[0].state, RowTaskState::Ready);
+    drop(held);
+    session.drop_rows(PartitionId(1), &Rows::run(RowId(5), 1), "stale").unwrap();
+    assert_eq!(why(&server, 5).0.live, None);
+    let request = Request::Why { partition: Some("samples".into()), row: 999 };
+    let wrong = Client::connect(server.path()).unwrap().get(&request).unwrap_err().to_string();
+    assert!(wrong.contains("row 999 of `samples`"), "{wrong}");
+}
+
+#[test]
+fn a_trained_row_says_that_the_publication_consumes_it() {
+    let (_dir, store, server) = served();
+    let session = store.session("all-0").unwrap();
+    for task in ["rollout", "reward", "advantage"] {
+        // Eight rows, three (or three groups) a claim.
+        (0..3).take(if task == "advantage" { 2 } else { 3 }).for_each(|_| assert!(testing::step(&session, task)));
+    }
+    let lease = session.claim("actor", 1, soon()).unwrap().lease().unwrap();
+    let row = lease.heads()[0].row;
+    let actor =
+        |server| why(server, row.0).0.live.unwrap().tasks.into_iter().find(|task| task.task == "actor").unwrap();
+    assert_eq!(actor(&server).state, RowTaskState::Leased);
+    lease.commit(crate::Outputs::new()).unwrap();
+    let done = actor(&server);
+    assert_eq!(done.state, RowTaskState::Done);
+    assert!(done.note.contains("version 1"), "{done:?}");
+    assert_eq!(why(&server, row.0).0.live.unwrap().batch, Some((0, 0)));
+}
+
+#[test]
+fn health_names_the_quiet_lease_the_silent_session_the_failed_row_and_the_wait() {
+    let (_dir, store, server) = served();
+    let health = |server| match get(server, &Request::Health) {
+        Reply::Health(health) => *health,
+        other => panic!("{other:?}"),
+    };
+    let session = store.session("rollout-0").unwrap();
+    let first = session.claim("rollout", 3, soon()).unwrap().lease().unwrap();
+    let rows = first.heads()[0].row;
+    first.fail("no luck").unwrap();
+    let _held = session.claim("rollout", 8, soon()).unwrap().lease().unwrap();
+    let found = health(&server);
+    assert_eq!((found.leases[0].task.as_str(), found.leases[0].lease.rows), ("rollout", 8));
+    assert!(found.sessions.iter().any(|session| session.name == "rollout-0"));
+    let failed = found.failed.iter().find(|row| row.row == rows).unwrap();
+    assert_eq!((failed.failed, failed.attempts, found.failed.len()), (1, 3, 3));
+    assert!(found.waits.iter().any(|wait| wait.task == "reward" && wait.wait.causes[0].task == "rollout"), "{found:?}");
+    assert_eq!((found.poisoned, found.budget), (None, None));
+    assert!(get(&server, &Request::Health).table().contains("quiet for"));
+}
+
+#[test]
+fn units_add_up_to_what_the_columns_say() {
+    let (_dir, store, server) = served();
+    assert!(testing::step(&store.session("rollout-0").unwrap(), "rollout"));
+    let Reply::Units(units) = get(&server, &Request::Units) else { panic!("units") };
+    let Reply::Columns(columns) = get(&server, &Request::Columns) else { panic!("columns") };
+    let sum = |of: &dyn Fn(&ColumnBytesView) -> u64| columns.iter().map(of).sum::<u64>();
+    assert_eq!((units[0].chunks, units[0].live), (sum(&|c| c.unit.chunks), sum(&|c| c.unit.live)));
+    assert!(units[0].live > 0);
+    assert_eq!(units[0].dead_in_chunk, sum(&|c| c.account.bytes_dead_in_chunk));
+}
+
+#[test]
+fn rows_are_dropped_only_once_that_is_confirmed() {
+    let (_dir, store, server) = served();
+    let session = store.session("rollout-0").unwrap();
+    let _held = session.claim("rollout", 2, soon()).unwrap().lease().unwrap();
+    let ask = |rows: &str, reason: &str, confirmed| {
+        let (partition, rows, reason) = ("samples".to_owned(), rows.to_owned(), reason.to_owned());
+        Client::connect(server.path()).unwrap().get(&Request::Drop { partition, rows, reason, confirmed })
+    };
+    let live = || store.with_state(|state, _| state.rows(PartitionId(1)).unwrap().to_string()).unwrap();
+    let Ok(Reply::Drop(shown)) = ask("1,6-7", "broken", false) else { panic!("drop") };
+    assert_eq!((shown.rows.to_string().as_str(), shown.done, live().as_str()), ("1,6-7", false, "0-7"));
+    let loss = |discard: &Discard| (discard.losses[0].task.clone(), discard.losses[0].rows, discard.losses[0].leased);
+    assert_eq!(loss(&shown), ("rollout".to_owned(), 3, 1));
+    let Ok(Reply::Drop(done)) = ask("1,6-7", "broken", true) else { panic!("drop") };
+    assert!(done.done && live().starts_with("0,2-5"), "{}", live());
+    let dropped = store.with_state(|state, _| state.ledger()[0].dropped.clone()).unwrap();
+    assert_eq!(dropped["broken"], 3);
+    let Ok(Reply::Drop(again)) = ask("1", "broken", true) else { panic!("drop") };
+    assert_eq!((again.rows.len(), again.gone.to_string().as_str()), (0, "1"));
+    for (rows, reason, expected) in [
+        ("0-9999", "broken", "too many rows"),
+        ("0-18446744073709551614,0-18446744073709551614", "broken", "too many rows"),
+        ("99", "broken", "never born"),
+        ("0", "No Word!", "No Word!"),
+    ] {
+        let wrong = ask(rows, reason, true).unwrap_err().to_string();
+        assert!(wrong.contains(expected), "{wrong}");
+    }
+}
+
+#[test]
+fn the_log_tells_what_became_of_rows_that_are_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(training(1), Options::at(dir.path())).unwrap();
+    testing::run(&store, 1);
+    let history = |row| history::read(&dir.path().join("events"), "samples", RowId(row)).unwrap();
+    let told = history(3);
+    let kinds: Vec<&str> = told.happenings.iter().map(|happening| happening.kind.as_str()).collect();
+    let expected = [
+        "born",
+        "leased",
+        "written",
+        "committed",
+        "leased",
+        "written",
+        "committed",
+        "leased",
+        "written",
+        "committed",
+        "cut",
+        "leased",
+        "committed",
+        "published",
+    ];
+    assert_eq!(kinds, expected, "{told:#?}");
+    let said = |kind: &str| told.happenings.iter().find(|h| h.kind == kind).map(|h| h.what.clone()).unwrap();
+    assert_eq!(said("born"), "born in group 1 from row 1 of `prompts`, at version 0");
+    assert!(
+        said("written").starts_with("`rollout` (worker rollout-0) wrote `response`, sampled with version 0"),
+        "{told:#?}"
+    );
+    assert_eq!(said("published"), "version 1 ended cycle 0 and consumed it");
+    assert_eq!((told.dropped, history(99).happenings.len()), (None, 0));
+    assert_eq!(history::definition(&dir.path().join("events")).unwrap().unwrap().1, training(1));
+}
+
+#[test]
+fn the_log_tells_why_a_row_was_dropped_and_what_was_tried_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(training(2), Options::at(dir.path())).unwrap();
+    let session = store.session("rollout-0").unwrap();
+    testing::publish(&session, None, 0);
+    testing::feed(&session, 0, 5);
+    session.claim("rollout", 2, soon()).unwrap().lease().unwrap().fail("no luck").unwrap();
+    drop(session.claim("rollout", 1, soon()).unwrap().lease().unwrap());
+    session.drop_rows(PartitionId(1), &Rows::run(RowId(0), 1), "stale").unwrap();
+    let told = history::read(&dir.path().join("events"), "samples", RowId(0)).unwrap();
+    let text: Vec<&str> = told.happenings.iter().map(|happening| happening.what.as_str()).collect();
+    assert!(text.iter().any(|line| line.contains("failed (counts an attempt): no luck")), "{text:?}");
+    assert!(text.iter().any(|line| line.contains("given back")), "{text:?}");
+    assert_eq!((told.dropped.as_deref(), text.last()), (Some("stale"), Some(&"dropped: stale")));
+}
+
+#[test]
+fn clients_that_ask_nothing_do_not_keep_others_out() {
+    let (_dir, _store, server) = served();
+    let mut silent: Vec<UnixStream> = (0..16).map(|_| UnixStream::connect(server.path()).unwrap()).collect();
+    for stream in &mut silent {
+        // Far less than the two minutes an idle client has between requests.
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        stream.write_all(b"{").unwrap();
+    }
+    for stream in &mut silent {
+        assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "closed by the server");
+    }
+    assert!(matches!(get(&server, &Request::Status), Reply::Status(_)));
+}
+
+#[test]
+fn a_budget_that_alone_keeps_groups_out_is_named() {
+    let mut definition = training(3);
+    definition.partitions[1].columns[0].max_bytes = Some(8);
+    // A cycle's 4 groups of 2 rows; the schedule would allow 4 groups more.
+    definition.budget = Some(64);
+    definition.schedule.as_mut().unwrap().ahead = 4;
+    let store = Store::create(definition, Options::default()).unwrap();
+    let session = store.session("feeder").unwrap();
+    testing::publish(&session, None, 0);
+    let budget = || store.with_state(|state, now| state.health(now).budget.unwrap()).unwrap();
+    testing::feed(&session, 0, 4);
+    assert_eq!((budget().used, budget().blocks), (64, false), "no row waits to be expanded");
+    testing::feed(&session, 4, 5);
+    assert!(budget().blocks);
+}
+
+#[test]
+fn long_lists_are_shortened_and_say_so() {
+    let (_dir, store, server) = served();
+    let session = store.session("rollout-0").unwrap();
+    let _held: Vec<_> = (0..3).map(|_| session.claim("rollout", 2, soon()).unwrap().lease().unwrap()).collect();
+    let Reply::Tasks(mut tasks) = get(&server, &Request::Tasks) else { panic!("tasks") };
+    tasks[0].shorten(2);
+    assert_eq!((tasks[0].leases.len(), tasks[0].more_leases, tasks[0].leased), (2, 1, 6));
+    assert!(Reply::Tasks(tasks).table().contains("1 more"));
+    let Reply::Sessions(mut sessions) = get(&server, &Request::Sessions) else { panic!("sessions") };
+    let rollout = sessions.iter_mut().find(|session| session.name == "rollout-0").unwrap();
+    rollout.shorten(1);
+    assert_eq!((rollout.leases.len(), rollout.more_leases, rollout.rows), (1, 2, 6));
 }

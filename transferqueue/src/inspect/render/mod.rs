@@ -1,7 +1,9 @@
 //! The system tables as text: columns padded, one line a row, no colour.
 
-use super::{Cell, Peek, Reply, Status};
-use crate::catalog::views::{LedgerEntry, TaskView};
+mod row;
+
+use super::{Cell, Discard, Peek, Reply, Status};
+use crate::catalog::views::{HealthView, LedgerEntry, TaskView};
 
 impl Reply {
     /// The answer as a table for people.
@@ -52,7 +54,8 @@ impl Reply {
             Self::Sessions(sessions) => grid(
                 &["id", "session", "seen", "leases", "rows"],
                 sessions.iter().map(|session| {
-                    let leases: Vec<_> = session.leases.iter().map(ToString::to_string).collect();
+                    let mut leases: Vec<_> = session.leases.iter().map(ToString::to_string).collect();
+                    leases.extend(more(session.more_leases));
                     [
                         session.session.to_string(),
                         session.name.clone(),
@@ -78,6 +81,42 @@ impl Reply {
                 )
             }
             Self::Peek(peek) => self::peek(peek),
+            Self::Units(units) => {
+                let head = [
+                    "process",
+                    "transport",
+                    "chunks",
+                    "cells",
+                    "live",
+                    "dead in chunk",
+                    "pinned",
+                    "lingering",
+                    "unsettled",
+                    "open",
+                    "freed",
+                ];
+                grid(
+                    &head,
+                    units.iter().map(|unit| {
+                        [
+                            unit.pid.to_string(),
+                            unit.transport.clone(),
+                            unit.chunks.to_string(),
+                            unit.cells.to_string(),
+                            bytes(unit.live),
+                            bytes(unit.dead_in_chunk),
+                            bytes(unit.pinned),
+                            bytes(unit.lingering),
+                            bytes(unit.unsettled),
+                            bytes(unit.open),
+                            bytes(unit.freed),
+                        ]
+                    }),
+                )
+            }
+            Self::Health(health) => self::health(health),
+            Self::Why(why) => row::why(why),
+            Self::Drop(discard) => self::discard(discard),
             Self::Error(what) => format!("{what}\n"),
         }
     }
@@ -92,6 +131,7 @@ fn status(status: &Status) -> String {
     if let Some(schedule) = &status.schedule {
         let over = if schedule.over { ", over" } else { "" };
         lines.push(("cycle", format!("{} of {}{over}", schedule.cycle, schedule.total_cycles)));
+        lines.push(("lag", format!("{}, of the oldest group in flight", schedule.lag)));
         lines.push((
             "groups",
             format!(
@@ -143,6 +183,7 @@ fn tasks(tasks: &[TaskView]) -> String {
                 let (id, holder, time) = (lease.lease, &lease.holder, seconds(lease.for_ms));
                 format!("{holder}: {} rows, lease {id}, {time}{progress}", lease.rows)
             });
+            let held = held.chain(more(task.more_leases));
             let waits = match (&task.wait, task.ended) {
                 (_, true) => "ended".to_owned(),
                 (Some(wait), _) => wait.to_string(),
@@ -154,7 +195,7 @@ fn tasks(tasks: &[TaskView]) -> String {
                 task.backlog.to_string(),
                 task.ready.to_string(),
                 task.done.to_string(),
-                task.leases.iter().map(|lease| lease.rows).sum::<u64>().to_string(),
+                task.leased.to_string(),
                 held.collect::<Vec<_>>().join("; "),
                 waits,
             ]
@@ -211,6 +252,61 @@ fn peek(peek: &Peek) -> String {
     text
 }
 
+/// Facts alone: what of them is wrong, `tq-cli doctor` says.
+fn health(health: &HealthView) -> String {
+    let leases = health.leases.iter().map(|held| {
+        let (lease, task, holder) = (&held.lease, &held.task, &held.lease.holder);
+        format!(
+            "`{task}`: {holder} holds {} rows under lease {}, quiet for {}",
+            lease.rows,
+            lease.lease,
+            seconds(held.quiet_ms)
+        )
+    });
+    let sessions = health.sessions.iter().map(|s| format!("{}: seen {} ago", s.name, seconds(s.seen_ms_ago)));
+    let failed = health
+        .failed
+        .iter()
+        .map(|row| format!("`{}`: row {} failed {} of {} attempts", row.task, row.row, row.failed, row.attempts));
+    let poisoned = health.poisoned.iter().map(|row| format!("`{}`: row {}: {}", row.task, row.row, row.error));
+    let waits = health.waits.iter().map(|wait| wait.wait.to_string());
+    let budget = health.budget.iter().map(|budget| {
+        let blocks = if budget.blocks { ", keeps the next group out" } else { "" };
+        format!("{} of {}{blocks}", bytes(budget.used), bytes(budget.bytes))
+    });
+    let lines = |name: &'static str, lines: Vec<String>| lines.into_iter().map(move |line| [name.to_owned(), line]);
+    let all = lines("lease", leases.collect())
+        .chain(lines("session", sessions.collect()))
+        .chain(lines("failed", failed.collect()))
+        .chain(lines("poisoned", poisoned.collect()))
+        .chain(lines("wait", waits.collect()))
+        .chain(lines("budget", budget.collect()));
+    grid(&["what", "found"], all)
+}
+
+fn discard(discard: &Discard) -> String {
+    let Discard { partition, rows, gone, reason, losses, done } = discard;
+    let verb = if *done { "dropped" } else { "would drop" };
+    let mut text = match rows.is_empty() {
+        true => format!("no row to drop in `{partition}`\n"),
+        false => format!("{verb} {} rows of `{partition}` as `{reason}`: {rows}\n", rows.len()),
+    };
+    if !gone.is_empty() {
+        text.push_str(&format!("{} rows are gone already: {gone}\n", gone.len()));
+    }
+    for loss in losses {
+        let held = if loss.leased > 0 { format!(", {} of them held by a worker", loss.leased) } else { String::new() };
+        let verb = if *done { "lost" } else { "would lose" };
+        text.push_str(&format!("`{}` {verb} {}{held}\n", loss.task, loss.rows));
+    }
+    text
+}
+
+/// What a shortened list leaves out.
+fn more(left_out: u64) -> Option<String> {
+    (left_out > 0).then(|| format!("{left_out} more"))
+}
+
 fn cell(cell: &Cell) -> String {
     let (text, shown) = match &cell.value {
         serde_json::Value::String(text) => (text.clone(), text.chars().count()),
@@ -222,7 +318,7 @@ fn cell(cell: &Cell) -> String {
 }
 
 /// Left-aligned columns, two spaces apart; numbers right-aligned.
-fn grid<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> String {
+pub fn grid<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> String {
     let rows: Vec<R> = rows.collect();
     let numeric = |i: usize| {
         let cells = rows.iter().map(|row| row.as_ref()[i].as_str());
@@ -245,7 +341,8 @@ fn grid<R: AsRef<[String]>>(head: &[&str], rows: impl Iterator<Item = R>) -> Str
     std::iter::once(line(head.to_vec())).chain(body).collect()
 }
 
-fn bytes(n: u64) -> String {
+/// A number of bytes, with a unit.
+pub fn bytes(n: u64) -> String {
     let units = [("GiB", 1u64 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     match units.into_iter().find(|(_, unit)| n >= *unit) {
         Some((name, unit)) => format!("{:.1}{name}", n as f64 / unit as f64),
@@ -253,7 +350,8 @@ fn bytes(n: u64) -> String {
     }
 }
 
-fn seconds(ms: u64) -> String {
+/// Milliseconds as seconds.
+pub fn seconds(ms: u64) -> String {
     format!("{:.1}s", ms as f64 / 1000.0)
 }
 

@@ -1,0 +1,103 @@
+//! What may need a person, without judging it: how long is too long is for whoever asks.
+
+use std::cmp::Reverse;
+
+use super::{
+    super::{
+        definition::Gate,
+        state::State,
+        views::{BudgetView, FailedRow, HealthView, PoisonedRow, QuietLease, TaskWait},
+    },
+    LeaseView,
+};
+use crate::ids::{LeaseId, Millis, SessionId};
+
+/// Entries of each list.
+const SHOWN: usize = 16;
+
+impl State {
+    /// Leases without progress, silent sessions, rows that fail, tasks that wait, a budget that keeps groups out.
+    pub fn health(&self, now: Millis) -> HealthView {
+        let name = |task: usize| self.cursors[task].def.name.clone();
+        let tasks = self.tasks(now);
+        let waits = tasks.into_iter().filter_map(|task| {
+            let (task, leased, wait) = (task.task, task.leased, task.wait?);
+            Some(TaskWait { task, leased, wait })
+        });
+        let mut failed: Vec<FailedRow> = Vec::new();
+        for cursor in &self.cursors {
+            let (task, attempts) = (&cursor.def.name, cursor.def.attempts);
+            // Only the worst matter: few rows fail at all, but nothing bounds their number.
+            let rows =
+                cursor.attempts.iter().map(|(&row, &failed)| FailedRow { task: task.clone(), row, failed, attempts });
+            failed.extend(worst(rows, |row| Reverse(row.failed)));
+        }
+        failed.sort_by_key(|row| (row.attempts.saturating_sub(row.failed), row.row));
+        failed.truncate(SHOWN);
+        HealthView {
+            leases: self.quiet_leases(now),
+            sessions: self.silent_sessions(now),
+            failed,
+            poisoned: self.poisoned.as_ref().map(|poisoned| PoisonedRow {
+                task: name(poisoned.task.0 as usize),
+                row: poisoned.row,
+                error: poisoned.error.chars().take(1_000).collect(),
+            }),
+            waits: waits.collect(),
+            budget: self.definition.budget.map(|bytes| BudgetView {
+                bytes,
+                used: self.budgeted(),
+                blocks: self.budget_blocks(bytes),
+            }),
+        }
+    }
+
+    fn quiet_leases(&self, now: Millis) -> Vec<QuietLease> {
+        let quiet = |id: &LeaseId| {
+            let lease = &self.leases[id];
+            let life = self.cursors[lease.task.0 as usize].def.lease_ms;
+            // A lease ends its life after it began or was renewed.
+            now.0.saturating_sub(lease.until.0.saturating_sub(life))
+        };
+        let longest = worst(self.leases.keys().copied(), |id| (Reverse(quiet(id)), *id));
+        let view = |id: LeaseId| {
+            let lease: LeaseView = self.lease_view(id, now);
+            let task = self.cursors[self.leases[&id].task.0 as usize].def.name.clone();
+            QuietLease { task, lease, quiet_ms: quiet(&id) }
+        };
+        longest.into_iter().map(view).collect()
+    }
+
+    fn silent_sessions(&self, now: Millis) -> Vec<super::SessionView> {
+        let silent = worst(self.sessions.keys().copied(), |id: &SessionId| (self.sessions[id].seen, *id));
+        let view = |id| {
+            let mut view = self.session_view(id, &self.sessions[&id], now);
+            view.shorten(SHOWN);
+            view
+        };
+        silent.into_iter().map(view).collect()
+    }
+
+    /// Whether the schedule would admit a group now, and there is a row to expand, but no room in the budget.
+    fn budget_blocks(&self, budget: u64) -> bool {
+        let Some(progress) = self.progress.as_ref().filter(|p| p.cycle < p.cycles) else { return false };
+        let table = &self.tables[&progress.partition];
+        let Some(expansion) = table.expansion.as_ref().filter(|e| !table.closed && e.gate == Gate::Schedule) else {
+            return false;
+        };
+        let group = u64::from(expansion.n) * table.reservation();
+        let parent = &self.tables[&expansion.parent];
+        progress.in_flight() < progress.allowed()
+            && progress.remaining() > 0
+            && parent.live.iter_from(expansion.next.0).next().is_some()
+            && budget.saturating_sub(self.budgeted()) < group
+    }
+}
+
+/// The first few in an order, in it.
+fn worst<T, K: Ord>(items: impl Iterator<Item = T>, key: impl Fn(&T) -> K) -> Vec<T> {
+    let mut items: Vec<T> = items.collect();
+    items.sort_by_key(key);
+    items.truncate(SHOWN);
+    items
+}
