@@ -1,6 +1,6 @@
 //! `advantage`: turns rewards into advantages with one of verl's estimators (`algorithm.adv_estimator`).
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tq_math::{
@@ -8,7 +8,9 @@ use tq_math::{
     advantage::{self, Column, Estimator, Params, Registry, Scope},
     narrow,
 };
-use tq_stage::{Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, ragged_f32};
+use tq_stage::{
+    Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Range, Refusal, Register, ragged_f32,
+};
 
 /// Settings of the stage: none; everything is in `algorithm`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -89,21 +91,61 @@ impl Register for Advantage {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let a: Algorithm = parameters.get("algorithm")?;
+        Range::Within(0.0, 1.0).check("algorithm.gamma", a.gamma)?;
+        Range::Within(0.0, 1.0).check("algorithm.lam", a.lam)?;
         let params = Params {
             gamma: a.gamma,
             lam: a.lam,
             norm_adv_by_std_in_grpo: a.norm_adv_by_std_in_grpo,
             ..Params::default()
         };
-        let estimator = Registry::builtin().get(&a.adv_estimator, &params).context("algorithm.adv_estimator")?;
-        for column in [Column::SumPiSquared, Column::RewardBaselines, Column::Components] {
+        let registry = Registry::builtin();
+        let estimator = registry.get(&a.adv_estimator, &params).map_err(|error| match error {
+            tq_math::Error::Unknown { found, known, .. } => {
+                Refusal::new("algorithm.adv_estimator", format!("`{found}`"), format!("one of {}", known.join(", ")))
+            }
+            // What is left are parameters of estimators that no key of the tree sets.
+            other => Refusal::new("algorithm.adv_estimator", format!("`{}`: {other}", a.adv_estimator), "another one"),
+        })?;
+        for (column, what) in [
+            (Column::SumPiSquared, "the sums of squared probabilities"),
+            (Column::RewardBaselines, "the rewards of baselines"),
+            (Column::Components, "the reward's components"),
+        ] {
             if estimator.needs().contains(&column) {
-                bail!(
-                    "algorithm.adv_estimator `{}` reads a column that no built-in stage writes ({column:?})",
-                    a.adv_estimator
-                );
+                let found = format!("`{}`, which reads {what}", a.adv_estimator);
+                bail!(Refusal::new(
+                    "algorithm.adv_estimator",
+                    found,
+                    "an estimator of columns that built-in stages write"
+                ));
             }
         }
         Ok(Self { estimator })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refused(key: &str, value: Value) -> String {
+        let mut algorithm = json!({"adv_estimator": "grpo", "gamma": 1.0, "lam": 1.0, "norm_adv_by_std_in_grpo": true});
+        let make =
+            |algorithm: &Value| Advantage::new(Config::default(), &Parameters::new(json!({"algorithm": algorithm})));
+        assert!(make(&algorithm).is_ok());
+        algorithm[key] = value;
+        make(&algorithm).err().expect("a wrong value").to_string()
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_when_the_stage_is_made() {
+        assert_eq!(refused("lam", json!(1.5)), "algorithm.lam: found 1.5; expected a number from 0 to 1");
+        assert_eq!(refused("gamma", json!(-0.1)), "algorithm.gamma: found -0.1; expected a number from 0 to 1");
+        let unknown = refused("adv_estimator", json!("grop"));
+        assert!(unknown.starts_with("algorithm.adv_estimator: found `grop`; expected one of "), "{unknown}");
+        assert!(refused("adv_estimator", json!("remax")).contains("`remax`, which reads the rewards of baselines"));
     }
 }

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, ensure};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tq_data::{Dataset, Order, PromptOptions, PromptSet, ReadOptions, Tokenizer, Truncation};
-use tq_stage::{Extent, Kind, Output, Outputs, Parameters, Ports, Register, Stage, StageContext, ragged_i64};
+use tq_stage::{
+    Extent, Kind, Output, Outputs, Parameters, Ports, Range, Refusal, Register, Stage, StageContext, ragged_i64,
+};
 use transferqueue::{Error, NewRow};
 
 /// The source's settings; the runner fills them from the partition's `files:`.
@@ -35,15 +37,13 @@ const BLOCK: u64 = 64;
 
 impl Config {
     /// For `files`, with the limit that the parameters set: `data.val_max_samples` with `once`, else
-    /// `data.train_max_samples` (negative: none).
+    /// `data.train_max_samples` (-1: none).
     ///
     /// # Errors
-    /// When the limit is 0 or no number.
+    /// When the limit is 0 or less than -1.
     pub fn new(files: Vec<String>, once: bool, parameters: &Parameters) -> Result<Self> {
         let key = if once { "data.val_max_samples" } else { "data.train_max_samples" };
-        let limit: i64 = parameters.get_or(key, -1)?;
-        ensure!(limit != 0, "parameter `{key}` is 0; expected -1 (all) or at least 1 row");
-        Ok(Self { files, once, limit: usize::try_from(limit).ok() })
+        Ok(Self { files, once, limit: limit(parameters, key)? })
     }
 
     /// Prompts that these files come to: what the plan's length in epochs is counted in.
@@ -55,6 +55,20 @@ impl Config {
         let filtered = parameters.get_or("data.filter_overlong_prompts", false)?;
         Ok(if filtered { source.prompts(parameters)?.len() } else { source.dataset(parameters)?.len() } as u64)
     }
+}
+
+/// Most rows of a use's files, `None` for all.
+fn limit(parameters: &Parameters, key: &str) -> Result<Option<usize>> {
+    let limit: i64 = parameters.get_or(key, -1)?;
+    Range::MinusOneOr("all", 1.0).check(key, limit as f64)?;
+    Ok(usize::try_from(limit).ok())
+}
+
+fn truncation(parameters: &Parameters) -> Result<Truncation> {
+    let key = "data.truncation";
+    let name = parameters.get_or(key, "error".to_owned())?;
+    let unknown = |_| Refusal::new(key, format!("`{name}`"), "error, left, right or middle");
+    Ok(name.parse().map_err(unknown)?)
 }
 
 impl Source {
@@ -86,17 +100,16 @@ impl Source {
         let dataset = self.dataset(parameters)?;
         let folder = parameters.tokenizer_path()?;
         let tokenizer = Tokenizer::load(&folder).with_context(|| format!("tokenizer of `{}`", folder.display()))?;
-        let truncation: Truncation = parameters.get_or("data.truncation", "error".to_owned())?.parse()?;
         let options = PromptOptions {
             max_length: parameters.get("data.max_prompt_length")?,
             filter_overlong: parameters.get_or("data.filter_overlong_prompts", false)?,
-            truncation,
+            truncation: truncation(parameters)?,
         };
         let prompts = PromptSet::prepare(&dataset, &tokenizer, &options)?;
         ensure!(
             prompts.len() > 0,
-            "no prompt is left of {:?}; {} were longer than {} tokens",
-            self.config.files,
+            "no prompt is left of {}; {} were longer than {} tokens",
+            self.config.files.join(", "),
             prompts.filtered(),
             options.max_length
         );
@@ -150,7 +163,11 @@ impl Register for Source {
     const NAME: &'static str = "dataset";
     type Config = Config;
 
-    fn new(config: Config, _: &Parameters) -> Result<Self> {
+    fn new(config: Config, parameters: &Parameters) -> Result<Self> {
+        // Whichever files it is going to fill a partition from: the plan is refused, not the run stopped.
+        limit(parameters, "data.train_max_samples")?;
+        limit(parameters, "data.val_max_samples")?;
+        truncation(parameters)?;
         Ok(Self { config })
     }
 }
@@ -190,6 +207,19 @@ mod tests {
         assert_eq!(Config::new(vec![], true, &limits).expect("valid").limit, Some(16));
         let refused = Config::new(vec![], false, &parameters(json!({"train_max_samples": 0}))).expect_err("no rows");
         assert!(refused.to_string().contains("data.train_max_samples"), "{refused}");
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_when_the_stage_is_made() {
+        for (data, said) in [
+            (json!({"val_max_samples": -2}), "data.val_max_samples: found -2; expected -1 (all) or at least 1"),
+            (json!({"train_max_samples": 0}), "data.train_max_samples: found 0; expected -1 (all) or at least 1"),
+            (json!({"truncation": "top"}), "data.truncation: found `top`; expected error, left, right or middle"),
+        ] {
+            let refused = Source::new(Config::default(), &parameters(data)).err().expect(said);
+            assert_eq!(refused.to_string(), said);
+        }
+        assert!(Source::new(Config::default(), &parameters(json!({"val_max_samples": -1}))).is_ok());
     }
 
     #[test]

@@ -8,7 +8,9 @@ use tq_math::{
     kl::{Penalty, in_reward},
     narrow,
 };
-use tq_stage::{Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Register, ragged_f32};
+use tq_stage::{
+    Batch, Input, Map, MapContext, Output, Outputs, Parameters, Per, Ports, Range, Refusal, Register, ragged_f32,
+};
 
 /// Settings of the stage: none; everything is in `algorithm`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -74,12 +76,43 @@ impl Register for KlReward {
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let control: KlCtrl = parameters.get("algorithm.kl_ctrl")?;
         if control.kind != "fixed" {
-            bail!(
-                "algorithm.kl_ctrl.type is `{}`; only `fixed` is built in: an adaptive coefficient is state that a stage without a named state \
-                 would lose on restart",
-                control.kind
-            );
+            let expected =
+                "`fixed`: an adaptive coefficient is state that a stage without a named state would lose on restart";
+            bail!(Refusal::new("algorithm.kl_ctrl.type", format!("`{}`", control.kind), expected));
         }
-        Ok(Self { penalty: parameters.get::<String>("algorithm.kl_penalty")?.parse()?, coefficient: control.kl_coef })
+        Range::AtLeast(0.0).check("algorithm.kl_ctrl.kl_coef", control.kl_coef)?;
+        let name: String = parameters.get("algorithm.kl_penalty")?;
+        let penalty = name.parse().map_err(|error| match error {
+            tq_math::Error::Unknown { found, known, .. } => {
+                Refusal::new("algorithm.kl_penalty", format!("`{found}`"), format!("one of {}", known.join(", ")))
+            }
+            other => Refusal::new("algorithm.kl_penalty", format!("`{name}`: {other}"), "another one"),
+        })?;
+        Ok(Self { penalty, coefficient: control.kl_coef })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn refused(key: &str, value: Value) -> String {
+        let mut algorithm = json!({"kl_penalty": "kl", "kl_ctrl": {"type": "fixed", "kl_coef": 0.001}});
+        let make =
+            |algorithm: &Value| KlReward::new(Config::default(), &Parameters::new(json!({"algorithm": algorithm})));
+        assert!(make(&algorithm).is_ok());
+        algorithm[key] = value;
+        make(&algorithm).err().expect("a wrong value").to_string()
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_when_the_stage_is_made() {
+        let control = |kind: &str, coefficient: f64| refused("kl_ctrl", json!({"type": kind, "kl_coef": coefficient}));
+        assert!(control("adaptive", 0.1).starts_with("algorithm.kl_ctrl.type: found `adaptive`; expected `fixed`"));
+        assert_eq!(control("fixed", -0.1), "algorithm.kl_ctrl.kl_coef: found -0.1; expected a number of at least 0");
+        let penalty = refused("kl_penalty", json!("kll"));
+        assert!(penalty.starts_with("algorithm.kl_penalty: found `kll`; expected one of kl, "), "{penalty}");
     }
 }

@@ -7,9 +7,12 @@
 use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tq_model::{Want, weights::Head};
+use tq_model::{
+    Want,
+    weights::{DType, Head},
+};
 use tq_model_stage::{
-    Follower, Sequences,
+    Follower, Sequences, dtype, loss,
     pack::{Bounds, by_row},
     placement,
 };
@@ -30,6 +33,7 @@ pub struct LogProb {
     /// With any other.
     old: Bounds,
     temperature: f64,
+    dtype: DType,
     model: Option<Follower>,
 }
 
@@ -46,7 +50,7 @@ impl Map for LogProb {
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
         if self.model.is_none() {
-            let placement = placement(cx.stage(), "actor_rollout_ref.actor.fsdp_config.model_dtype")?;
+            let placement = placement(cx.stage(), self.dtype)?;
             self.model = Some(Follower::new(cx.stage(), Head::Lm, placement)?);
         }
         let model = self.model.as_mut().context("the model was opened above")?.at(cx.cut().map(|cut| cut.cycle))?;
@@ -75,22 +79,37 @@ impl Register for LogProb {
             Bounds::from_parameters(parameters, &rows, &tokens)
         };
         let (reference, old) = (bounds("actor_rollout_ref.ref")?, bounds("actor_rollout_ref.rollout")?);
-        Ok(Self { reference, old, temperature: parameters.get("actor_rollout_ref.rollout.temperature")?, model: None })
+        Ok(Self {
+            reference,
+            old,
+            temperature: loss::temperature(parameters)?,
+            dtype: dtype(parameters, "actor_rollout_ref.actor.fsdp_config.model_dtype")?,
+            model: None,
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
     #[test]
     fn the_reference_and_the_old_policy_have_bounds_of_their_own() {
         let section = |rows, tokens| json!({"temperature": 1.0, "log_prob_micro_batch_size_per_gpu": rows, "log_prob_max_token_len_per_gpu": tokens});
-        let tree = json!({"actor_rollout_ref": {"ref": section(2, 100), "rollout": section(3, 200)}});
-        let stage = LogProb::new(Config::default(), &Parameters::new(tree)).expect("valid parameters");
-        assert_eq!(stage.reference, Bounds { rows: 2, tokens: 100 });
-        assert_eq!(stage.old, Bounds { rows: 3, tokens: 200 });
+        let stage = |reference: Value| {
+            let actor = json!({"fsdp_config": {"model_dtype": "fp32"}});
+            let tree = json!({"actor_rollout_ref": {"ref": reference, "rollout": section(3, 200), "actor": actor}});
+            LogProb::new(Config::default(), &Parameters::new(tree))
+        };
+        let valid = stage(section(2, 100)).expect("valid parameters");
+        assert_eq!(valid.reference, Bounds { rows: 2, tokens: 100 });
+        assert_eq!(valid.old, Bounds { rows: 3, tokens: 200 });
+        let refused = stage(section(2, 0)).err().expect("no tokens").to_string();
+        assert_eq!(
+            refused,
+            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu: found 0; expected a number of at least 1"
+        );
     }
 }

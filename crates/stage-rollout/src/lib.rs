@@ -18,10 +18,11 @@ use serde::{Deserialize, Serialize};
 use tq_model::{
     ModelConfig, Placement,
     generate::{Generator, GeneratorOptions, TorchGenerator},
+    weights::DType,
 };
-use tq_model_stage::{convert::to_engine, placement};
+use tq_model_stage::{convert::to_engine, dtype, placement};
 use tq_stage::{
-    Input, Output, Parameters, Ports, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64,
+    Input, Output, Parameters, Ports, Range, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64,
 };
 
 use flight::Flight;
@@ -42,8 +43,6 @@ struct Settings {
     ignore_eos: bool,
     /// Offer the sampled tokens' log-probs as a column.
     calculate_log_probs: bool,
-    #[serde(flatten)]
-    sampling: SamplingSettings,
     val_kwargs: SamplingSettings,
 }
 
@@ -56,7 +55,12 @@ impl Settings {
 /// The stage.
 pub struct Rollout {
     settings: Settings,
+    sampling: SamplingSettings,
+    dtype: DType,
 }
+
+/// Most rows generated side by side: each holds a cache of keys and values.
+const MOST_SLOTS: f64 = 65_536.0;
 
 /// How often running leases are renewed.
 const RENEW_EVERY: Duration = Duration::from_secs(5);
@@ -108,7 +112,7 @@ impl Rollout {
             self.settings.prompt_length + self.settings.response_length,
         );
         options.stop_tokens = self.settings.stop_tokens(&config);
-        let placement = placement(cx, "actor_rollout_ref.rollout.dtype")?;
+        let placement = placement(cx, self.dtype)?;
         Ok(Engine { config, placement, weights: cx.weights()?, options, running: None })
     }
 
@@ -140,7 +144,7 @@ impl Rollout {
 
 impl Stage for Rollout {
     fn ports(&self) -> Ports {
-        let full = self.settings.sampling.is_full();
+        let full = self.sampling.is_full();
         let distribution = if full { "full" } else { "truncated" };
         let mut outputs = vec![Output::new("responses", ragged_i64())];
         if self.settings.calculate_log_probs {
@@ -157,7 +161,7 @@ impl Stage for Rollout {
         let mut flight = Flight::new(
             cx.seed(),
             self.settings.response_length,
-            self.settings.sampling.clone(),
+            self.sampling.clone(),
             self.settings.val_kwargs.clone(),
         );
         let mut ended = false;
@@ -205,13 +209,12 @@ impl Register for Rollout {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let settings: Settings = parameters.get("actor_rollout_ref.rollout")?;
-        anyhow::ensure!(
-            settings.max_num_seqs > 0,
-            "actor_rollout_ref.rollout.max_num_seqs is 0; expected at least 1 slot"
-        );
-        settings.sampling.check("actor_rollout_ref.rollout")?;
+        let slots = settings.max_num_seqs as f64;
+        Range::Within(1.0, MOST_SLOTS).check("actor_rollout_ref.rollout.max_num_seqs", slots)?;
+        let sampling: SamplingSettings = parameters.get("actor_rollout_ref.rollout")?;
+        sampling.check("actor_rollout_ref.rollout")?;
         settings.val_kwargs.check("actor_rollout_ref.rollout.val_kwargs")?;
-        Ok(Self { settings })
+        Ok(Self { settings, sampling, dtype: dtype(parameters, "actor_rollout_ref.rollout.dtype")? })
     }
 }
 
@@ -222,14 +225,38 @@ mod tests {
     use super::*;
 
     fn rollout(key: &str, value: bool) -> Rollout {
+        made(key, json!(value)).expect("valid parameters")
+    }
+
+    fn made(key: &str, value: Value) -> Result<Rollout> {
         let mut rollout = json!({
-            "max_num_seqs": 4, "prompt_length": 8, "response_length": 8, "ignore_eos": false, "calculate_log_probs": true,
+            "dtype": "fp32", "max_num_seqs": 4, "prompt_length": 8, "response_length": 8, "ignore_eos": false, "calculate_log_probs": true,
             "temperature": 1.0, "top_k": -1, "top_p": 1.0, "do_sample": true,
             "val_kwargs": {"temperature": 0.0, "top_k": -1, "top_p": 1.0, "do_sample": false},
         });
-        rollout[key] = Value::Bool(value);
+        rollout[key] = value;
         Rollout::new(Config::default(), &Parameters::new(json!({"actor_rollout_ref": {"rollout": rollout}})))
-            .expect("valid parameters")
+    }
+
+    #[test]
+    fn wrong_settings_are_refused_when_the_stage_is_made() {
+        for (key, value, said) in [
+            ("temperature", json!(-0.5), "temperature: found -0.5; expected a number of at least 0"),
+            ("temperature", json!("inf"), "temperature: found string `inf`; expected a number"),
+            ("top_k", json!(-2), "top_k: found -2; expected -1 (all) or at least 0"),
+            ("top_p", json!(0), "top_p: found 0; expected a number above 0 and at most 1"),
+            ("max_num_seqs", json!(0), "max_num_seqs: found 0; expected a number from 1 to 65536"),
+            ("max_num_seqs", json!(u64::MAX), "max_num_seqs: found 18446744073709552000; expected a number from 1 to"),
+            ("dtype", json!("int4"), "dtype: found `int4`; expected fp32 or bf16"),
+            (
+                "val_kwargs",
+                json!({"temperature": 1.0, "top_k": -1, "top_p": 1.5, "do_sample": true}),
+                "val_kwargs.top_p: found 1.5; expected a number above 0 and at most 1",
+            ),
+        ] {
+            let refused = made(key, value).err().expect(key).to_string();
+            assert!(refused.contains(&format!("actor_rollout_ref.rollout.{said}")), "{refused}");
+        }
     }
 
     #[test]

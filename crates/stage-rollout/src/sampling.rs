@@ -1,8 +1,9 @@
 //! verl's sampling parameters as the generator's.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use serde::Deserialize;
 use tq_model::generate::Sampling;
+use tq_stage::Range;
 
 /// Keys of `rollout` and of `rollout.val_kwargs`.
 #[derive(Clone, Debug, Deserialize)]
@@ -16,17 +17,9 @@ pub(crate) struct SamplingSettings {
 
 impl SamplingSettings {
     pub(crate) fn check(&self, key: &str) -> Result<()> {
-        ensure!(
-            self.temperature >= 0.0,
-            "{key}.temperature is {}; expected at least 0 (0 is greedy)",
-            self.temperature
-        );
-        ensure!(self.top_k >= -1, "{key}.top_k is {}; expected -1 (all) or a number of tokens", self.top_k);
-        ensure!(
-            self.top_p > 0.0 && self.top_p <= 1.0,
-            "{key}.top_p is {}; expected more than 0 and at most 1",
-            self.top_p
-        );
+        Range::AtLeast(0.0).check(format!("{key}.temperature"), self.temperature)?;
+        Range::MinusOneOr("all", 0.0).check(format!("{key}.top_k"), self.top_k as f64)?;
+        Range::AboveUpTo(0.0, 1.0).check(format!("{key}.top_p"), self.top_p)?;
         Ok(())
     }
 

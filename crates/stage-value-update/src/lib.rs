@@ -9,10 +9,10 @@ use tq_math::{
 };
 use tq_model::{TokenGradients, TokenStats, Want, weights::Head};
 use tq_model_stage::{
-    Objective, Sequences, Sums, Trainer,
+    Objective, Sequences, Sums, Trainer, loss,
     pack::{Bounds, Micro},
 };
-use tq_stage::{Batch, Input, Parameters, ragged_f32, ragged_i64};
+use tq_stage::{Batch, Input, Parameters, Range, ragged_f32, ragged_i64};
 
 /// The stage.
 pub type ValueUpdate = Trainer<Value>;
@@ -32,8 +32,6 @@ pub struct Value {
 #[derive(Deserialize)]
 struct CriticSettings {
     cliprange_value: f64,
-    loss_agg_mode: String,
-    loss_scale_factor: Option<f64>,
 }
 
 /// Columns of a mini-batch; per-token ones are flat, in row order.
@@ -55,11 +53,9 @@ impl Objective for Value {
 
     fn new(_: Config, parameters: &Parameters) -> Result<Self> {
         let critic: CriticSettings = parameters.get(Self::SECTION)?;
-        Ok(Self {
-            mode: critic.loss_agg_mode.parse()?,
-            loss_scale_factor: critic.loss_scale_factor,
-            clip: critic.cliprange_value,
-        })
+        Range::AtLeast(0.0).check("critic.cliprange_value", critic.cliprange_value)?;
+        let (mode, loss_scale_factor) = loss::aggregation(parameters, Self::SECTION)?;
+        Ok(Self { mode, loss_scale_factor, clip: critic.cliprange_value })
     }
 
     fn inputs(&self) -> Vec<Input> {

@@ -3,9 +3,12 @@
 use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tq_model::{Want, weights::Head};
+use tq_model::{
+    Want,
+    weights::{DType, Head},
+};
 use tq_model_stage::{
-    Follower, Sequences,
+    Follower, Sequences, dtype,
     pack::{Bounds, by_row},
     placement,
 };
@@ -21,6 +24,7 @@ pub struct Config {}
 /// The stage.
 pub struct Values {
     bounds: Bounds,
+    dtype: DType,
     model: Option<Follower>,
 }
 
@@ -37,8 +41,7 @@ impl Map for Values {
 
     fn map(&mut self, batch: &Batch, cx: &MapContext<'_>) -> Result<Outputs> {
         if self.model.is_none() {
-            self.model =
-                Some(Follower::new(cx.stage(), Head::Value, placement(cx.stage(), "critic.fsdp.model_dtype")?)?);
+            self.model = Some(Follower::new(cx.stage(), Head::Value, placement(cx.stage(), self.dtype)?)?);
         }
         let model = self.model.as_mut().context("the model was opened above")?.at(cx.cut().map(|cut| cut.cycle))?;
         let mut rows = Vec::with_capacity(batch.len());
@@ -59,6 +62,6 @@ impl Register for Values {
             "critic.ppo_micro_batch_size_per_gpu",
             "critic.forward_max_token_len_per_gpu",
         )?;
-        Ok(Self { bounds, model: None })
+        Ok(Self { bounds, dtype: dtype(parameters, "critic.fsdp.model_dtype")?, model: None })
     }
 }

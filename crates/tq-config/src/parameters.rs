@@ -12,6 +12,10 @@ use classes::{Class, Classes};
 const DEFAULTS_FILE: &str = "configs/parameters.yaml";
 
 const DEFAULTS: &str = include_str!("../../../configs/parameters.yaml");
+/// Refusals that get a nearest key: looking through the whole tree for each of many thousand takes minutes, and nobody
+/// reads them.
+const LOOKED_UP: usize = 100;
+
 const KEYS: &str = include_str!("../../../configs/keys.yaml");
 
 /// A key that was accepted and has no effect.
@@ -37,6 +41,8 @@ pub struct Parameters {
     classes: Classes,
     notes: Vec<Note>,
     home: Option<String>,
+    /// Refusals for which the nearest key was looked for.
+    looked_up: usize,
 }
 
 impl Parameters {
@@ -49,7 +55,7 @@ impl Parameters {
         let tree = yaml::parse(DEFAULTS, DEFAULTS_FILE).expect("the built-in parameters are valid YAML");
         let keys = yaml::parse(KEYS, "configs/keys.yaml").expect("the built-in key classes are valid YAML");
         let classes = Classes::read(&keys).expect("the built-in key classes have reasons");
-        Self { defaults: tree.clone(), tree, classes, notes: Vec::new(), home: home::folder() }
+        Self { defaults: tree.clone(), tree, classes, notes: Vec::new(), home: home::folder(), looked_up: 0 }
     }
 
     /// The folder that `~/` stands for, instead of the environment's `HOME`.
@@ -103,7 +109,8 @@ impl Parameters {
         if argument.action == Action::Delete {
             if self.tree.take(&argument.key).is_none() {
                 let refusal = Refusal::new(&argument.key, "a key that does not exist", "a key to delete");
-                refusals.push(self.near(refusal.at(&argument.origin()), &argument.key));
+                let refusal = self.near(refusal.at(&argument.origin()), &argument.key);
+                refusals.push(refusal);
             }
         } else {
             self.set(&argument.key, &argument.value, argument.action, &mut refusals);
@@ -180,7 +187,8 @@ impl Parameters {
             }
             None if action == Action::Set => {
                 let refusal = Refusal::new(key, "a key that is not in the parameter tree", "a key of it").at(&at);
-                refusals.push(self.near(refusal, key));
+                let refusal = self.near(refusal, key);
+                refusals.push(refusal);
             }
             None => {
                 self.notes.push(Note {
@@ -199,7 +207,11 @@ impl Parameters {
         }
     }
 
-    fn near(&self, refusal: Refusal, key: &str) -> Refusal {
+    fn near(&mut self, refusal: Refusal, key: &str) -> Refusal {
+        self.looked_up += 1;
+        if self.looked_up > LOOKED_UP {
+            return refusal;
+        }
         let paths = self.tree.paths();
         let known = paths.iter().map(String::as_str).chain(self.classes.keys());
         let refusal = refusal.nearest(key, known);

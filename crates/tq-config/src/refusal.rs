@@ -70,6 +70,9 @@ impl fmt::Display for Refusal {
     }
 }
 
+/// Refusals that are printed; of more, the number is said.
+const PRINTED: usize = 100;
+
 /// Everything that is wrong, found in one pass. Never empty when it is an error.
 #[derive(Debug, Clone, PartialEq, Eq, Default, thiserror::Error)]
 pub struct Refusals(pub Vec<Refusal>);
@@ -96,13 +99,16 @@ impl Refusals {
 
 impl fmt::Display for Refusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, refusal) in self.0.iter().enumerate() {
+        for (index, refusal) in self.0.iter().take(PRINTED).enumerate() {
             if index > 0 {
                 f.write_str("\n")?;
             }
             write!(f, "{refusal}")?;
         }
-        Ok(())
+        match self.0.len().checked_sub(PRINTED) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n… and {more} more; mend these first"),
+        }
     }
 }
 

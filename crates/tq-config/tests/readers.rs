@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use tq_config::{Parameters, Value};
 
-/// Lists keys that it does not read itself.
-const NO_READER: &str = "switches.rs";
+/// They list keys that they do not read themselves.
+const NO_READERS: [&str; 2] = ["switches.rs", "ranges.rs"];
 
 /// Crates whose code reads sections on behalf of the crates that depend on them.
 const SHARED: [&str; 2] = ["tq-model-stage", "tq-stage"];
@@ -26,7 +26,10 @@ fn sources(folder: &Path, extension: &str) -> String {
         let name = path.file_name().expect("a name").to_string_lossy();
         if path.is_dir() {
             text.push_str(&sources(&path, extension));
-        } else if path.extension().is_some_and(|e| e == extension) && name != NO_READER && name != "tests.rs" {
+        } else if path.extension().is_some_and(|e| e == extension)
+            && !NO_READERS.contains(&&*name)
+            && name != "tests.rs"
+        {
             let file = fs::read_to_string(&path).expect("a source file");
             let code = file.split("#[cfg(test)]").next().unwrap_or_default();
             for line in code.lines() {

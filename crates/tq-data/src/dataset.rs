@@ -1,7 +1,7 @@
 //! Rows of parquet files in verl's layout.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, RecordBatch};
@@ -84,8 +84,12 @@ impl Dataset {
             read_file(file.as_ref(), options, left, &mut rows)?;
         }
         if rows.is_empty() {
-            let names: Vec<PathBuf> = files.iter().map(|f| f.as_ref().into()).collect();
-            return Err(Error::Empty(format!("{names:?} hold no row within the limit {:?}", options.limit)));
+            let names: Vec<String> = files.iter().map(|f| f.as_ref().display().to_string()).collect();
+            let limit = options.limit.map_or_else(String::new, |limit| format!(" within the limit of {limit}"));
+            return Err(Error::Empty(format!(
+                "found no row{limit} in {}; expected at least one prompt",
+                names.join(", ")
+            )));
         }
         Ok(Dataset { rows })
     }

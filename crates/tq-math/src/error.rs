@@ -49,7 +49,7 @@ pub enum Error {
         least: usize,
     },
     /// A name that is not registered.
-    #[error("unknown {kind} {found:?}; known: {known:?}")]
+    #[error("unknown {kind} `{found}`; expected one of {}", known.join(", "))]
     Unknown {
         /// What was looked up: an estimator, a loss, an aggregation mode, …
         kind: &'static str,

@@ -52,11 +52,11 @@ fn a_missing_column_is_named_with_its_reader() {
 fn unknown_names_are_answered_with_the_known_ones() {
     let error = Registry::builtin().get("grop", &Params::default()).expect_err("misspelt").to_string();
     assert!(
-        error.starts_with("unknown advantage estimator \"grop\"; known: [\"gae\", ") && error.contains("\"grpo\""),
+        error.starts_with("unknown advantage estimator `grop`; expected one of gae, ") && error.contains("grpo"),
         "{error}"
     );
     let error = loss::Registry::builtin().get("ppo", &loss::Params::default()).expect_err("not its name").to_string();
-    assert!(error.contains("\"vanilla\""), "{error}");
+    assert!(error.contains("vanilla"), "{error}");
     assert!("token-maen".parse::<Mode>().expect_err("misspelt").to_string().contains("token-mean"));
     assert!(
         "full".parse::<kl::Penalty>().expect_err("needs the whole distribution").to_string().contains("low_var_kl")

@@ -3,12 +3,14 @@
 //! * [`Follower`]: a model for scoring whose weights are those of a published version;
 //! * [`pack`], [`Sequences`]: rows of a batch into packed micro-batches and flat columns;
 //! * [`Trainer`]: the training loop (claim, micro-batches, update, commit, publish) around an [`Objective`];
+//! * [`loss`]: settings that several losses share;
 //! * [`convert`]: parameters between the engine and the store.
 //!
 //! It is *not* an engine: models, optimizers and generators are in `tq-model`.
 
 pub mod convert;
 mod follower;
+pub mod loss;
 mod objective;
 mod optim;
 pub mod pack;
@@ -19,6 +21,6 @@ mod trainer;
 pub use follower::Follower;
 pub use objective::{Objective, Sums};
 pub use optim::OptimSettings;
-pub use placement::{device, placement, trained_placement};
+pub use placement::{DEVICES, device, dtype, placement, trained_placement};
 pub use sequences::Sequences;
 pub use trainer::{Trainer, TrainerSettings};

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use tq_model::PackedBatch;
-use tq_stage::Parameters;
+use tq_stage::{Parameters, Range as Numbers};
 
 /// Bounds of one forward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,12 @@ impl Bounds {
     /// From verl's pair of parameters: rows by `rows_key` (null: unbounded), tokens by `tokens_key`.
     ///
     /// # Errors
-    /// When one of them is 0 or no number.
+    /// When one of them is 0 or no whole number.
     pub fn from_parameters(parameters: &Parameters, rows_key: &str, tokens_key: &str) -> Result<Self> {
         let bounds =
             Self { rows: parameters.get_or(rows_key, usize::MAX)?, tokens: parameters.get_or(tokens_key, usize::MAX)? };
-        ensure!(bounds.rows > 0, "parameter `{rows_key}` is 0; expected at least 1 row");
-        ensure!(bounds.tokens > 0, "parameter `{tokens_key}` is 0; expected at least 1 token");
+        Numbers::AtLeast(1.0).check(rows_key, bounds.rows as f64)?;
+        Numbers::AtLeast(1.0).check(tokens_key, bounds.tokens as f64)?;
         Ok(bounds)
     }
 }

@@ -8,9 +8,15 @@ use anyhow::{Context, Result};
 use fail::fail_point;
 use serde::Deserialize;
 use tq_model::{Model, ModelConfig, TorchModel, weights::DType};
-use tq_stage::{Batch, Outputs, Parameters, Ports, Register, Stage, StageContext, StateReader, StateWriter, Work};
+use tq_stage::{
+    Batch, Outputs, Parameters, Ports, Range, Register, Stage, StageContext, StateReader, StateWriter, Work,
+};
 
-use crate::{Objective, OptimSettings, Sums, convert, pack::Bounds, placement::trained_placement};
+use crate::{
+    Objective, OptimSettings, Sums, convert,
+    pack::Bounds,
+    placement::{dtype, trained_placement},
+};
 
 /// Keys of a training section that every objective honours.
 #[derive(Clone, Debug, Deserialize)]
@@ -23,6 +29,10 @@ pub struct TrainerSettings {
 pub struct Trainer<O> {
     objective: O,
     settings: TrainerSettings,
+    optim: OptimSettings,
+    /// The type that products are computed in.
+    dtype: DType,
+    bounds: Bounds,
     mini_batch: u64,
     model: Option<TorchModel>,
     /// Metrics of the cycle in progress.
@@ -30,6 +40,9 @@ pub struct Trainer<O> {
 }
 
 const TENSOR_PREFIX: &str = "training/";
+
+/// Most passes over a mini-batch.
+const MOST_EPOCHS: f64 = 1e6;
 
 impl<O: Objective> Trainer<O> {
     fn model(&mut self) -> Result<&mut TorchModel> {
@@ -39,13 +52,14 @@ impl<O: Objective> Trainer<O> {
     /// Loads the initial weights: the folder's, with a fresh value head where the objective wants one.
     fn load(&mut self, cx: &StageContext) -> Result<()> {
         let using = cx.model()?;
-        let placement = trained_placement(cx, &format!("{}.model_dtype", Self::types_section()))?;
-        let optim = OptimSettings::read(cx.parameters(), &format!("{}.optim", O::SECTION))?;
-        let updates = cx.schedule().total_cycles * cx.schedule().minis_per_cycle * self.settings.ppo_epochs;
+        let placement = trained_placement(cx, self.dtype)?;
+        let schedule = cx.schedule();
+        let updates = schedule.total_cycles.saturating_mul(schedule.minis_per_cycle);
+        let updates = updates.saturating_mul(self.settings.ppo_epochs);
         ModelConfig::from_folder(&using.path).with_context(|| format!("model `{}`", using.name))?;
         let model = TorchModel::open(&using.path, O::HEAD, placement, cx.seed())
             .with_context(|| format!("model `{}`", using.name))?;
-        self.model = Some(model.training(optim.options(updates)?)?);
+        self.model = Some(model.training(self.optim.options(updates))?);
         Ok(())
     }
 
@@ -54,7 +68,7 @@ impl<O: Objective> Trainer<O> {
     }
 
     /// All updates of one claim: each mini-batch `ppo_epochs` times.
-    fn train(&mut self, work: &mut Work, batch: &Batch, bounds: Bounds, cx: &StageContext) -> Result<()> {
+    fn train(&mut self, work: &mut Work, batch: &Batch, cx: &StageContext) -> Result<()> {
         let cut = work.cut()?.clone();
         let sizes: Vec<usize> = cut.sizes.iter().map(|&n| n as usize).collect();
         let minis = batch.split(&sizes)?;
@@ -68,7 +82,7 @@ impl<O: Objective> Trainer<O> {
                 }
                 let want = self.objective.want();
                 let (objective, model) = (&self.objective, self.model.as_mut().context("the model is loaded")?);
-                for micro in objective.micros(&mini, bounds)? {
+                for micro in objective.micros(&mini, self.bounds)? {
                     model.accumulate(&micro.packed, &want, &mut |stats| {
                         objective
                             .gradients(&mini, &micro, stats, &mut sums)
@@ -111,17 +125,12 @@ impl<O: Objective> Stage for Trainer<O> {
         if !cx.resume(self)? {
             cx.publish_initial(self)?;
         }
-        let bounds = Bounds::from_parameters(
-            cx.parameters(),
-            &format!("{}.ppo_micro_batch_size_per_gpu", O::SECTION),
-            &format!("{}.ppo_max_token_len_per_gpu", O::SECTION),
-        )?;
         while let Some(mut work) = cx.claim(u64::MAX)? {
             let begun = Instant::now();
             let cut = work.cut()?.clone();
             if !work.heads().is_empty() {
                 let batch = work.batch()?;
-                self.train(&mut work, &batch, bounds, cx).with_context(|| {
+                self.train(&mut work, &batch, cx).with_context(|| {
                     format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index)
                 })?;
             }
@@ -171,10 +180,17 @@ impl<O: Objective> Register for Trainer<O> {
 
     fn new(config: O::Config, parameters: &Parameters) -> Result<Self> {
         let settings: TrainerSettings = parameters.get(O::SECTION)?;
-        anyhow::ensure!(settings.ppo_epochs > 0, "parameter `{}.ppo_epochs` is 0; expected at least 1", O::SECTION);
+        Range::Within(1.0, MOST_EPOCHS).check(format!("{}.ppo_epochs", O::SECTION), settings.ppo_epochs as f64)?;
         Ok(Self {
             objective: O::new(config, parameters)?,
             settings,
+            optim: OptimSettings::read(parameters, &format!("{}.optim", O::SECTION))?,
+            dtype: dtype(parameters, &format!("{}.model_dtype", Self::types_section()))?,
+            bounds: Bounds::from_parameters(
+                parameters,
+                &format!("{}.ppo_micro_batch_size_per_gpu", O::SECTION),
+                &format!("{}.ppo_max_token_len_per_gpu", O::SECTION),
+            )?,
             mini_batch: parameters.get(O::MINI_BATCH)?,
             model: None,
             metrics: Sums::default(),

@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use tq_config::Arguments;
+use tq_model::ModelConfig;
 use tq_schedule::{Plan, Planner, SourceFiles, plan::Rows};
 use tq_stage::{Parameters, Register};
 
@@ -181,7 +182,8 @@ fn run_root(plan: &Plan) -> Result<PathBuf> {
     Ok(PathBuf::from(folder.context("parameter trainer.default_local_dir is not set")?))
 }
 
-/// Checks that the files are there which the run is going to read, so that a wrong path costs no phase before it.
+/// Checks that the files are there which the run is going to read, and that its models can be built, so that a wrong
+/// path costs no phase before it.
 fn inputs(plan: &Plan) -> Result<()> {
     for (name, model) in &plan.models {
         let config = Path::new(&model.path).join("config.json");
@@ -191,6 +193,7 @@ fn inputs(plan: &Plan) -> Result<()> {
             config.display(),
             process::name()
         );
+        ModelConfig::from_folder(&model.path).with_context(|| format!("models.{name}: `{}`", config.display()))?;
     }
     for (name, partition) in plan.phases.iter().flat_map(|phase| &phase.partitions) {
         let Rows::Files { files, .. } = &partition.rows else { continue };

@@ -71,8 +71,9 @@ fn partition(name: &str, p: &plan::Partition, phase: &Phase) -> Result<Partition
             let rounds = phase.partitions.values().any(
                 |other| matches!(&other.rows, plan::Rows::Expand { source, every: Some(_), .. } if source == name),
             );
-            let capacity =
-                (!rounds).then(|| phase.arithmetic.window.max(phase.arithmetic.groups_per_cycle) * QUEUED_CYCLES);
+            let arithmetic = &phase.arithmetic;
+            let queued = arithmetic.window.max(arithmetic.groups_per_cycle).saturating_mul(QUEUED_CYCLES);
+            let capacity = (!rounds).then_some(queued);
             Birth::Put { capacity }
         }
         plan::Rows::Expand { source, n, every } => {

@@ -9,7 +9,7 @@ use tq_schedule::{
     StageCatalog,
     port::{DescribeError, Ports, Query},
 };
-use tq_stage::{Parameters, Register, Stage};
+use tq_stage::{Parameters, Refusal, Register, Stage};
 
 type Make = Box<dyn Fn(&Value, &Parameters) -> Result<Box<dyn Stage>> + Send + Sync>;
 
@@ -31,8 +31,7 @@ impl Registry {
     /// When another stage of that name is registered: a mistake in the program, not in its input.
     pub(crate) fn add<S: Register>(&mut self) {
         let make: Make = Box::new(|with, parameters| {
-            let config = serde_json::from_value(with.clone())
-                .with_context(|| format!("`with:` of stage `{}` is {with}", S::NAME))?;
+            let config = tq_stage::read(with, "with")?;
             Ok(Box::new(S::new(config, parameters)?))
         });
         let schema = schema_for!(S::Config).to_value();
@@ -48,7 +47,7 @@ impl Registry {
         let entry = self
             .entries
             .get(name)
-            .with_context(|| format!("no stage `{name}`; there are {:?}", self.entries.keys().collect::<Vec<_>>()))?;
+            .with_context(|| format!("found the stage `{name}`; expected one of {}", self.stages().join(", ")))?;
         (entry.make)(with, parameters)
     }
 
@@ -61,24 +60,65 @@ impl Registry {
 impl StageCatalog for Registry {
     fn describe(&self, query: &Query<'_>) -> Result<Ports, DescribeError> {
         let entry = self.entries.get(query.stage).ok_or(DescribeError::Unknown)?;
-        let stage = (entry.make)(query.with, &Parameters::new(query.parameters.clone())).map_err(|error| {
-            DescribeError::Parameter {
-                key: format!("stages.{}", query.stage),
-                found: format!("{error:#}"),
-                expected: format!(
-                    "settings and parameters that suit the stage (`{} stages` prints their schema)",
-                    crate::process::name()
-                ),
-            }
-        })?;
-        Ok(stage.ports())
+        let stage = (entry.make)(query.with, &Parameters::new(query.parameters.clone()));
+        Ok(stage.map_err(|error| unsuitable(query.stage, &error))?.ports())
     }
 
     fn stages(&self) -> Vec<String> {
         self.entries.keys().map(|name| (*name).to_owned()).collect()
     }
 
+    fn check_device(&self, name: &str) -> Result<(), String> {
+        tq_model_stage::device(name).map(|_| ()).ok_or_else(|| tq_model_stage::DEVICES.to_owned())
+    }
+
     fn model_kinds(&self) -> Vec<String> {
         vec!["causal-lm".to_owned(), "value-lm".to_owned()]
+    }
+}
+
+/// Why a stage cannot be made: the key that does not suit, where the stage names one.
+fn unsuitable(stage: &str, error: &anyhow::Error) -> DescribeError {
+    let Some(refusal) = error.chain().find_map(|cause| cause.downcast_ref::<Refusal>()) else {
+        return DescribeError::Parameter {
+            key: format!("stages.{stage}"),
+            found: format!("{error:#}"),
+            expected: format!(
+                "settings and parameters that suit the stage (`{} stages` prints their schema)",
+                crate::process::name()
+            ),
+        };
+    };
+    let Refusal { key, found, expected, action, .. } = refusal.clone();
+    let expected = if action.is_empty() { expected } else { format!("{expected}; {action}") };
+    DescribeError::Parameter { key, found, expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::App;
+
+    fn refused(argument: &str) -> String {
+        let pipeline = concat!(env!("CARGO_MANIFEST_DIR"), "/../../pipelines/quickstart.yaml");
+        let error = App::new().plan(&[pipeline.to_owned(), argument.to_owned()]).expect_err("does not suit");
+        format!("{error:#}")
+    }
+
+    #[test]
+    fn what_a_stage_refuses_is_said_with_its_key_and_place() {
+        assert_eq!(
+            refused("actor_rollout_ref.rollout.top_p=2"),
+            "argument `actor_rollout_ref.rollout.top_p=2`: actor_rollout_ref.rollout.top_p: found 2; expected a number \
+             above 0 and at most 1; stage `rollout` reads it"
+        );
+        let deleted = refused("~actor_rollout_ref.rollout.top_p");
+        assert!(deleted.contains("actor_rollout_ref.rollout.top_p: found nothing; expected "), "{deleted}");
+    }
+
+    #[test]
+    fn a_setting_of_a_stage_is_said_by_its_place_in_the_pipeline() {
+        let unknown = refused("stages.rollout.with={slots: 4}");
+        assert!(unknown.contains("stages.rollout.with.slots: found a key that is not known here"), "{unknown}");
+        assert!(!unknown.contains("settings and parameters that suit"), "{unknown}");
     }
 }

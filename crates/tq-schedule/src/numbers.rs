@@ -14,6 +14,9 @@ use crate::scope::Scope;
 /// A token as text, for text columns whose longest cell is declared in tokens.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// Most cycles of a phase: times the most groups of a cycle it stays far below the largest number.
+const MOST_CYCLES: u64 = 1_000_000_000;
+
 /// The longest prompt and response, in tokens.
 pub(crate) struct Longest {
     prompt: u64,
@@ -169,15 +172,21 @@ fn total_cycles(
     source: &str,
     refusals: &mut Refusals,
 ) -> Option<(Option<u64>, String)> {
+    let refuse = |key: &str, found: String, expected: String| {
+        if key.starts_with("phases.") {
+            scope.refuse(key, found, expected)
+        } else {
+            scope.refuse_parameter(key, found, expected)
+        }
+    };
+    let too_long = |key: &str, found: String| refuse(key, found, format!("a length of at most {MOST_CYCLES} cycles"));
     match length(scope, until, refusals)? {
         Length::Steps(steps, key) => {
             if steps == 0 {
-                let refusal = if key.starts_with("phases.") {
-                    scope.refuse(&key, "0 steps", "at least 1")
-                } else {
-                    scope.refuse_parameter(&key, "0 steps", "at least 1")
-                };
+                let refusal = refuse(&key, "0 steps".into(), "at least 1".into());
                 refusals.push(refusal.action("leave the phase out, or give it steps"));
+            } else if steps > MOST_CYCLES {
+                refusals.push(too_long(&key, format!("{steps} steps")));
             }
             Some((Some(steps), key))
         }
@@ -187,14 +196,12 @@ fn total_cycles(
             };
             // A cycle may span an epoch's end, so only the last, incomplete one is lost.
             let cycles = epochs.saturating_mul(rows) / groups;
+            let found = format!("{epochs} epochs of {rows} rows");
             if cycles == 0 {
-                let found = format!("{epochs} epochs of {rows} rows");
-                let refusal = if key.starts_with("phases.") {
-                    scope.refuse(&key, found, format!("at least one cycle of {groups} groups"))
-                } else {
-                    scope.refuse_parameter(&key, found, format!("at least one cycle of {groups} groups"))
-                };
+                let refusal = refuse(&key, found, format!("at least one cycle of {groups} groups"));
                 refusals.push(refusal.action("raise it, or lower data.train_batch_size"));
+            } else if cycles > MOST_CYCLES {
+                refusals.push(too_long(&key, found));
             }
             Some((Some(cycles), format!("{key}: {epochs} × {rows} rows of `{source}` / {groups} groups")))
         }

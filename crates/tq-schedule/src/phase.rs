@@ -1,6 +1,7 @@
 //! Planning one phase: its parameters, schedule, needs, tasks, columns and numbers, in this order.
 
 mod chosen;
+mod ranges;
 
 use indexmap::IndexMap;
 use tq_config::{Node, Override, Parameters, Refusals, join};
@@ -113,11 +114,9 @@ fn plan(
     let before = refusals.0.len();
     // With a wrong schedule the rest is still looked at, under the plainest one.
     let schedule = chosen::schedule(planner, scope, refusals).unwrap_or_else(|| Schedule::preset(Preset::OnPolicy));
-    let groups: u64 = scope.parameter("data.train_batch_size", refusals)?;
-    if groups == 0 {
-        refusals.push(scope.refuse_parameter("data.train_batch_size", "0 groups per cycle", "at least 1"));
-        return None;
-    }
+    ranges::check(scope, refusals);
+    // Outside its range it has been refused; nothing is divided by 0.
+    let groups: u64 = scope.parameter("data.train_batch_size", refusals).filter(|groups| *groups > 0)?;
     chosen::reachable(scope, &schedule, groups, refusals);
     let needs = needs(scope, &schedule, groups, refusals)?;
     let json = scope.tree.to_json();

@@ -2,6 +2,7 @@
 
 mod switches;
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use indexmap::IndexMap;
@@ -26,6 +27,9 @@ pub struct SourceFiles<'a> {
     /// The phase's parameter tree.
     pub parameters: &'a Json,
 }
+
+/// Most workers of a group: each is a thread or a process of its own.
+const MOST_WORKERS: u64 = 1_024;
 
 /// Counts the rows of a source partition, or `None` when it cannot say.
 pub type RowCounter<'a> = dyn Fn(&SourceFiles<'_>) -> Option<u64> + 'a;
@@ -262,12 +266,21 @@ impl<'a> Planner<'a> {
                 refusals.push(refusal);
             }
             let count = group.count.unwrap_or(1);
-            if count == 0 {
-                let mut refusal = Refusal::new(format!("{key}.count"), "0 workers", "at least 1");
+            if !(1..=MOST_WORKERS).contains(&count) {
+                let expected = format!("from 1 to {MOST_WORKERS}");
+                let mut refusal = Refusal::new(format!("{key}.count"), format!("{count} workers"), expected);
                 refusal.at = place(&format!("{key}.count"));
                 refusals.push(refusal);
             }
-            let device = group.device.as_deref().unwrap_or(device).to_owned();
+            let own = group.device.as_deref();
+            let device = own.unwrap_or(device).to_owned();
+            if let Err(expected) = self.catalog.check_device(&device) {
+                let key = if own.is_some() { format!("{key}.device") } else { "trainer.device".to_owned() };
+                let mut refusal = Refusal::new(&key, format!("the device `{device}`"), expected);
+                let there = if own.is_some() { pipeline.get(&key) } else { tree.get(&key) };
+                refusal.at = there.map(|node| Box::new(node.place().clone()));
+                refusals.push(refusal);
+            }
             groups.insert(name.clone(), Workers { stages: list, count, device, kind });
         }
         for stage in stages {
@@ -340,12 +353,6 @@ pub(crate) fn notes(parameters: &Parameters) -> Vec<Note> {
 
 /// Several phases read the same file: what is wrong with it is said once.
 fn unique(refusals: &mut Refusals) {
-    let mut seen: Vec<Refusal> = Vec::new();
-    refusals.0.retain(|refusal| {
-        let new = !seen.contains(refusal);
-        if new {
-            seen.push(refusal.clone());
-        }
-        new
-    });
+    let mut seen = HashSet::new();
+    refusals.0.retain(|refusal| seen.insert(refusal.to_string()));
 }

@@ -227,7 +227,7 @@ pub enum DescribeError {
     /// A parameter does not suit the stage.
     #[error("{key}: found {found}, expected {expected}")]
     Parameter {
-        /// Dotted key in the parameter tree, or `with.<key>`.
+        /// Dotted key in the parameter tree, or `with.<key>`; `stages.<name>` when the stage names none.
         key: String,
         /// What is there.
         found: String,
@@ -249,6 +249,14 @@ pub trait StageCatalog {
 
     /// Every kind of model (`models: {policy: {use: KIND}}`).
     fn model_kinds(&self) -> Vec<String>;
+
+    /// Whether workers can be told to compute on this device.
+    ///
+    /// # Errors
+    /// The devices that can be named.
+    fn check_device(&self, _name: &str) -> Result<(), String> {
+        Ok(())
+    }
 
     /// Defaults of the stages' own parameter sections, merged into the parameter tree: `(path, value)`.
     fn sections(&self) -> Vec<(String, Json)> {

@@ -73,7 +73,7 @@ pub enum OnPublication {
 pub struct Schedule {
     /// The preset it started from.
     pub preset: Preset,
-    /// S: how many cycles ahead of training groups may be admitted; any real ≥ 0.
+    /// S: how many cycles ahead of training groups may be admitted; any real from 0 to 1,000.
     pub lag: f64,
     /// Order in which batches are cut.
     pub order: Order,

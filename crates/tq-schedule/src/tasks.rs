@@ -176,12 +176,10 @@ impl Describe<'_> {
                 None
             }
             Err(DescribeError::Parameter { key: parameter, found, expected }) => {
-                let refusal = match parameter.strip_prefix("with.") {
-                    Some(field) => self.scope.refuse(&format!("{key}.with.{field}"), found, expected),
-                    None if self.scope.tree.get(&parameter).is_some() => {
-                        self.scope.refuse_parameter(&parameter, found, expected)
-                    }
-                    None => self.scope.refuse(key, found, expected),
+                let refusal = match parameter.split('.').next() {
+                    Some("with") => self.scope.refuse(&join(key, &parameter), found, expected),
+                    Some("stages") => self.scope.refuse(key, found, expected),
+                    _ => self.scope.refuse_parameter(&parameter, found, expected),
                 };
                 refusals.push(refusal.action(format!("stage `{name}` reads it")));
                 None

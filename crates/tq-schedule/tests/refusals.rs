@@ -116,6 +116,54 @@ wrong! {
     a_sweep_over_epochs_that_make_no_cycle: refused("", "", &["trainer.total_epochs=1", "data.train_batch_size=704"]);
 }
 
+// Numbers that would overflow, or that nobody can mean.
+wrong! {
+    a_lag_beyond_all_numbers: refused("", "", &["schedule.lag=1e30"]);
+    a_largest_lag_beyond_all_cycles: refused("schedule: on_policy", "schedule: {use: fully_async, max_lag: 9000000000000000000}", &[]);
+    more_workers_than_threads: refused("schedule: on_policy", "schedule: on_policy\nworkers: {all: {stages: \"*\", count: 100000}}", &[]);
+    no_workers: refused("schedule: on_policy", "schedule: on_policy\nworkers: {all: {stages: \"*\", count: 0}}", &[]);
+    a_group_of_a_million_million_rows: refused("", "", &["actor_rollout_ref.rollout.n=1000000000000"]);
+    a_cycle_of_a_million_million_groups: refused("", "", &["data.train_batch_size=1000000000000"]);
+    a_cycle_of_no_groups: refused("", "", &["data.train_batch_size=0"]);
+    a_prompt_of_a_million_million_tokens: refused("", "", &["data.max_prompt_length=1000000000000"]);
+    responses_of_no_tokens: refused("", "", &["data.max_response_length=0"]);
+    validation_of_no_rows: refused("", "", &["actor_rollout_ref.rollout.val_kwargs.n=0"]);
+    a_warm_up_of_the_critic_before_the_start: refused("", "", &["trainer.critic_warmup=-1"]);
+    more_steps_than_can_be_counted: refused("", "", &["trainer.total_training_steps=9000000000000000000"]);
+    more_epochs_than_can_be_counted: refused("", "", &["trainer.total_epochs=9000000000000000000"]);
+    more_steps_of_a_phase_than_can_be_counted: phases("{steps: 9000000000000000000}");
+    attempts_without_end: refused("use: reward}", "use: reward, attempts: 9000000000000000000}", &[]);
+    a_device_that_nobody_knows: refused("", "", &["trainer.device=gpu"]);
+    a_device_of_a_group_that_nobody_knows: refused("schedule: on_policy", "schedule: on_policy\nworkers: {all: {stages: \"*\", device: \"cuda:x\"}}", &[]);
+}
+
+#[test]
+fn the_largest_numbers_that_are_allowed_overflow_nothing() {
+    let largest = [
+        "schedule={use:fully_async,lag:1000,max_lag:1000000,state_every:9000000000000000000}",
+        "data.train_batch_size=1048576",
+        "actor_rollout_ref.rollout.n=65536",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=1048576",
+        "data.max_prompt_length=16777216",
+        "data.max_response_length=16777216",
+        "trainer.total_training_steps=1000000000",
+    ];
+    let plan = plan_text(RIGHT, "right.yaml", &largest).unwrap();
+    let arithmetic = &plan.phases[0].arithmetic;
+    assert_eq!(arithmetic.groups_ahead, 1_048_576_000);
+    assert_eq!(arithmetic.rows_per_cycle, 68_719_476_736);
+    assert!(plan.describe().contains("1000000000"));
+}
+
+#[test]
+fn of_very_many_slips_the_first_are_said_and_the_rest_are_counted() {
+    let slips: String = (0..20_000).map(|n| format!("  data.slip{n}: 1\n")).collect();
+    let text = RIGHT.replace("parameters:\n", &format!("parameters:\n{slips}"));
+    let error = plan_text(&text, "wrong.yaml", &[]).unwrap_err();
+    assert_eq!(error.0.len(), 20_000);
+    assert!(error.to_string().ends_with("… and 19900 more; mend these first"));
+}
+
 #[test]
 fn everything_wrong_is_said_at_once_and_each_thing_once() {
     let text = RIGHT

@@ -52,11 +52,12 @@ mod state;
 mod weights;
 
 pub use context::{MapContext, ModelUse, ScheduleFacts, Served, Setup, StageContext, TryWork, Work};
-pub use parameters::Parameters;
+pub use parameters::{Parameters, read};
 pub use report::{Reporter, SharedReporter, Silent};
 pub use seed::sample_seed;
 pub use stage::{Map, Register, Stage};
 pub use state::{NamedTensor, StateReader, StateWriter};
+pub use tq_config::{Range, Refusal};
 pub use tq_schedule::{
     Version,
     port::{Extent, Input, Output, Per, Ports},

@@ -3,10 +3,12 @@
 //! It reads `token_level_scores` and `responses` and writes `token_level_rewards`, which the advantage stage prefers to
 //! the scores when it is there. `src/main.rs` is the whole program; `pipeline.yaml` the whole pipeline.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tq_stage::{Batch, Input, Map, MapContext, Output, Outputs, Parameters, Ports, Register, ragged_f32, ragged_i64};
+use tq_stage::{
+    Batch, Input, Map, MapContext, Output, Outputs, Parameters, Ports, Range, Register, ragged_f32, ragged_i64,
+};
 
 /// Settings, given by `with:` in the pipeline.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -55,7 +57,7 @@ impl Register for LengthPenalty {
     type Config = Config;
 
     fn new(config: Config, _: &Parameters) -> Result<Self> {
-        ensure!(config.price >= 0.0, "length-penalty: price is {}; expected a number of at least 0", config.price);
+        Range::AtLeast(0.0).check("with.price", f64::from(config.price))?;
         Ok(Self { config })
     }
 }

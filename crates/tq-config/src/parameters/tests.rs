@@ -139,6 +139,21 @@ fn a_layer_may_have_dotted_keys_and_reports_every_slip() {
 }
 
 #[test]
+fn of_very_many_slips_the_first_are_explained_and_the_rest_are_counted() {
+    let mut parameters = Parameters::builtin();
+    let lines: String = (0..60_000).map(|n| format!("data.seed{n}: 1\n")).collect();
+    let layer = yaml::parse(&lines, "p.yaml").unwrap();
+    let refusals = parameters.layer(&layer).unwrap_err();
+    assert_eq!(refusals.0.len(), 60_000);
+    let explained = refusals.iter().filter(|refusal| !refusal.action.is_empty()).count();
+    assert_eq!(explained, LOOKED_UP, "each further look through the tree costs as much");
+    let said = refusals.to_string();
+    assert_eq!(said.lines().count(), 101);
+    assert!(said.ends_with("… and 59900 more; mend these first"), "{}", said.lines().last().unwrap());
+    assert!(set(&mut parameters, "data.train_batchsize=64").is_err_and(|said| !said.contains("did you mean")));
+}
+
+#[test]
 fn a_stage_declares_a_section_of_its_own() {
     let mut parameters = Parameters::builtin();
     parameters

@@ -45,6 +45,16 @@ impl<'a> Keys<'a> {
         self.typed(key, "an integer", Value::as_i64)
     }
 
+    /// Refuses a size that no model has.
+    pub(super) fn at_most(&self, key: &str, most: i64) -> Result<()> {
+        match self.get(key).and_then(Value::as_number) {
+            Some(value) if value.as_f64().is_some_and(|number| number > most as f64) => {
+                Err(Error::Config(format!("{}{key} is {value}; expected at most {most}", self.prefix)))
+            }
+            _ => Ok(()),
+        }
+    }
+
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>> {
         self.typed(key, "a number", Value::as_f64)
     }

@@ -99,6 +99,19 @@ pub struct ModelConfig {
     pub pad_token_id: Option<i64>,
 }
 
+/// The largest value of each size: several times those of the largest models there are, and small enough that no
+/// product of two of them overflows.
+const MOST: [(&str, i64); 8] = [
+    ("vocab_size", 1 << 24),
+    ("hidden_size", 1 << 20),
+    ("intermediate_size", 1 << 22),
+    ("num_hidden_layers", 1 << 12),
+    ("num_attention_heads", 1 << 12),
+    ("num_key_value_heads", 1 << 12),
+    ("head_dim", 1 << 14),
+    ("max_position_embeddings", 1 << 28),
+];
+
 impl ModelConfig {
     /// Reads `config.json` in a model folder; `generation_config.json`, when present, has the last word on the tokens that end a response.
     ///
@@ -139,6 +152,9 @@ impl ModelConfig {
             }
         };
         refuse_unimplemented(&keys)?;
+        for (key, most) in MOST {
+            keys.at_most(key, most)?;
+        }
 
         let hidden_size = keys.positive("hidden_size")?;
         let num_attention_heads = keys.positive("num_attention_heads")?;
@@ -163,7 +179,7 @@ impl ModelConfig {
             num_attention_heads,
             num_key_value_heads,
             head_dim,
-            max_position_embeddings: keys.integer("max_position_embeddings")?.unwrap_or(2048).max(0) as usize,
+            max_position_embeddings: keys.integer("max_position_embeddings")?.map_or(Ok(2048), longest)?,
             rms_norm_eps: keys.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta,
             rope_scaling,
@@ -189,9 +205,6 @@ impl ModelConfig {
                 "num_key_value_heads {} does not divide num_attention_heads {}",
                 self.num_key_value_heads, self.num_attention_heads
             )));
-        }
-        if self.max_position_embeddings == 0 {
-            return Err(Error::Config("max_position_embeddings is 0; expected the longest row in tokens".into()));
         }
         if !(self.rms_norm_eps > 0.0 && self.rope_theta > 0.0 && self.initializer_range >= 0.0) {
             return Err(Error::Config(format!(
@@ -244,6 +257,13 @@ impl ModelConfig {
             "torch_dtype": dtype,
         })
     }
+}
+
+/// `max_position_embeddings` as a number of tokens.
+fn longest(tokens: i64) -> Result<usize> {
+    usize::try_from(tokens).ok().filter(|tokens| *tokens > 0).ok_or_else(|| {
+        Error::Config(format!("max_position_embeddings is {tokens}; expected the longest row in tokens, at least 1"))
+    })
 }
 
 fn read_json(path: &Path) -> Result<Value> {

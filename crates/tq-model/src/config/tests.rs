@@ -67,3 +67,25 @@ fn wrong_values_are_refused_with_key_and_value() {
     assert!(refusal(&with("num_key_value_heads", json!(3))).contains("does not divide num_attention_heads 4"));
     assert!(refusal(&with("head_dim", json!(33))).contains("even"));
 }
+
+#[test]
+fn sizes_that_no_model_has_are_refused_with_their_bound() {
+    for (key, value, bound) in [
+        ("vocab_size", json!(9_000_000_000_000_i64), 16_777_216),
+        ("num_hidden_layers", json!(u64::MAX), 4096),
+        ("hidden_size", json!(1_i64 << 40), 1_048_576),
+        ("max_position_embeddings", json!(1e30), 268_435_456),
+    ] {
+        let said = refusal(&with(key, value.clone()));
+        assert_eq!(said, format!("model config: {key} is {value}; expected at most {bound}"));
+    }
+    for (key, bound) in MOST {
+        assert!(!refusal_of(&with(key, json!(bound))).contains("at most"), "{key}: the bound itself may be");
+    }
+    assert!(refusal(&with("max_position_embeddings", json!(-5))).contains("is -5; expected the longest row"));
+}
+
+/// What is said, if anything: sizes may not fit together.
+fn refusal_of(value: &Value) -> String {
+    ModelConfig::from_json(value).map_or_else(|error| error.to_string(), |_| String::new())
+}

@@ -43,11 +43,11 @@ impl Sampling {
                 self.temperature
             )));
         }
-        if self.top_k == Some(0) || !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::Generation(format!(
-                "top_k {:?} must be at least 1 (or none), top_p {} in (0, 1]",
-                self.top_k, self.top_p
-            )));
+        if self.top_k == Some(0) {
+            return Err(Error::Generation("top_k is 0; expected at least 1 token, or none for all".into()));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Err(Error::Generation(format!("top_p is {}; expected above 0 and at most 1", self.top_p)));
         }
         Ok(())
     }

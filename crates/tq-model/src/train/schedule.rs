@@ -113,7 +113,8 @@ impl LrSchedule {
         };
         if !(self.base >= 0.0 && self.base.is_finite() && fits) {
             return Err(Error::Training(format!(
-                "{self:?} is out of range: the base rate must not be negative, ratios must lie in [0, 1]"
+                "the base rate is {}; expected a number of at least 0, and ratios from 0 to 1",
+                self.base
             )));
         }
         Ok(())

@@ -7,6 +7,12 @@ use crate::planner::{Planner, section};
 use crate::schedule::{Preset, Schedule};
 use crate::scope::Scope;
 
+/// Most cycles that groups may be ahead.
+const MOST_LAG: f64 = 1_000.0;
+
+/// Largest limit on the lag: more cycles than a run goes through while a group waits.
+const MOST_MAX_LAG: u64 = 1_000_000;
+
 /// The phase's schedule: its own, else the pipeline's, else `on_policy`.
 pub(super) fn schedule(planner: &Planner<'_>, scope: &Scope, refusals: &mut Refusals) -> Option<Schedule> {
     let key = key(scope);
@@ -18,10 +24,10 @@ pub(super) fn schedule(planner: &Planner<'_>, scope: &Scope, refusals: &mut Refu
     let count = refusals.0.len();
     let at = |field: &str| join(&key, field);
     if let Some(lag) = fields.lag {
-        if !(lag.is_finite() && lag >= 0.0) {
+        if !(0.0..=MOST_LAG).contains(&lag) {
             refusals.push(
                 scope
-                    .refuse(&at("lag"), format!("a lag of {lag}"), "a number of cycles, 0 or more")
+                    .refuse(&at("lag"), format!("a lag of {lag}"), format!("a number of cycles from 0 to {MOST_LAG}"))
                     .action("0 means on-policy; 0.5 lets half a cycle be ahead"),
             );
         }
@@ -32,6 +38,11 @@ pub(super) fn schedule(planner: &Planner<'_>, scope: &Scope, refusals: &mut Refu
     schedule.grain = fields.grain.unwrap_or(schedule.grain);
     schedule.on_publication = fields.on_publication.unwrap_or(schedule.on_publication);
     schedule.max_lag = fields.max_lag;
+    if let Some(limit) = fields.max_lag.filter(|limit| *limit > MOST_MAX_LAG) {
+        let found = format!("a largest lag of {limit}");
+        let refusal = scope.refuse(&at("max_lag"), found, format!("at most {MOST_MAX_LAG}"));
+        refusals.push(refusal.action("leave it out when any lag will do"));
+    }
     schedule.drop_beyond = fields.drop_beyond.unwrap_or(schedule.drop_beyond);
     if schedule.drop_beyond && schedule.max_lag.is_none() {
         refusals.push(scope.refuse(&at("drop_beyond"), "true without `max_lag`", "`max_lag` as well"));

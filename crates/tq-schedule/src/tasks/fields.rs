@@ -10,6 +10,9 @@ use crate::planner::keys;
 use crate::port::{Per, Ports};
 use crate::scope::Scope;
 
+/// Most attempts at a row.
+const MOST_ATTEMPTS: u64 = 1_000;
+
 /// The partitions a stage serves: those it names, else the one that the phase trains on.
 pub(super) fn serve(
     scope: &Scope,
@@ -163,8 +166,9 @@ pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info:
         let refusal = scope.refuse(&join(key, "from_cycle"), "`from_cycle`", "a stage that trains");
         refusals.push(refusal.action("leave it out"));
     }
-    if stage.attempts == Some(0) {
-        refusals.push(scope.refuse(&join(key, "attempts"), "0 attempts", "at least 1"));
+    if let Some(attempts) = stage.attempts.filter(|attempts| !(1..=MOST_ATTEMPTS).contains(attempts)) {
+        let expected = format!("from 1 to {MOST_ATTEMPTS}");
+        refusals.push(scope.refuse(&join(key, "attempts"), format!("{attempts} attempts"), expected));
     }
     let ports: Vec<&str> =
         info.inputs.iter().map(|p| p.name.as_str()).chain(info.outputs.iter().map(|p| p.name.as_str())).collect();

@@ -11,6 +11,9 @@ use crate::planner::{Planner, SourceFiles};
 use crate::port::{Extent, Output};
 use crate::scope::Scope;
 
+/// Most rows of a group.
+const MOST_ROWS: u64 = 65_536;
+
 /// The partitions a phase could use: an `expand: {files: …}` becomes a source of its own; one that is never evaluated
 /// is left out.
 pub(super) fn tables(
@@ -71,6 +74,9 @@ pub(super) fn tables(
                 if n == 0 {
                     let refusal = scope.refuse(&join(&key, "n"), "groups of 0 rows", "at least 1 row a group");
                     refusals.push(refusal.action("set actor_rollout_ref.rollout.n, or `n` here"));
+                } else if n > MOST_ROWS {
+                    let expected = format!("at most {MOST_ROWS} rows a group");
+                    refusals.push(scope.refuse(&join(&key, "n"), format!("groups of {n} rows"), expected));
                 }
                 let every = match partition.every {
                     None => None,

@@ -171,6 +171,10 @@ impl StageCatalog for Builtin {
         .into()
     }
 
+    fn check_device(&self, name: &str) -> Result<(), String> {
+        if ["cpu", "cuda"].contains(&name) { Ok(()) } else { Err("`cpu` or `cuda`".into()) }
+    }
+
     fn model_kinds(&self) -> Vec<String> {
         vec!["causal-lm".into(), "value-lm".into()]
     }
