@@ -138,6 +138,36 @@ fn a_worker_may_join_a_run_and_leave_it() {
 }
 
 #[test]
+fn a_worker_of_another_host_joins_over_an_encrypted_connection() {
+    let place = workplace();
+    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    let key = rcgen::KeyPair::generate().expect("a key");
+    fs::write(place.path().join("cert.pem"), params.self_signed(&key).expect("a certificate").pem()).expect("a file");
+    fs::write(place.path().join("key.pem"), key.serialize_pem()).expect("a file");
+    // Threads alone, but for the one that joins.
+    let store = "+store={listen: '127.0.0.1:0', tls: {cert: cert.pem, key: key.pem}}";
+    let mut command = place.small("quickstart.yaml", &[STEPS, store]);
+    let run = Run(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("program under test"));
+    let read = |file| fs::read_to_string(place.run_file("small", file)).ok().filter(|url| !url.is_empty());
+    let url = until(|| read("listen.url"));
+    assert!(url.starts_with("grpc+tls://"), "{url}");
+    let token = place.run_file("small", "listen.token");
+    let token = token.to_str().expect("a path in UTF-8");
+    let arguments = ["worker", "--connect", &url, "--token-file", token, "--stage", "rollout", "--index", "1"];
+    let join = |more: &[&str]| {
+        let mut command = place.command(&arguments);
+        Run(command.args(more).stderr(Stdio::piped()).spawn().expect("program under test"))
+    };
+    let (well, said) = join(&[]).end();
+    assert!(!well && said.contains("needs the roots to trust"), "{said}");
+    let (well, said) = join(&["--ca", "cert.pem"]).end();
+    assert!(well, "{said}");
+    let (well, said) = run.end();
+    assert!(well, "{said}");
+    place.assert_ledger_balances("small");
+}
+
+#[test]
 fn a_worker_that_is_killed_whenever_it_works_ends_the_run_with_its_name() {
     let place = workplace();
     let mut command = place.small("quickstart.yaml", &[APART]);

@@ -10,10 +10,15 @@ use std::{
     process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
     sync::Arc,
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, anyhow};
-use transferqueue::{Error, Store, server};
+use tq_schedule::plan::Listen;
+use transferqueue::{
+    Error, Store,
+    server::{self, Program},
+};
 
 use crate::{assignment::Assignment, exit, recorder::Record, reports::Desk};
 
@@ -21,26 +26,60 @@ use crate::{assignment::Assignment, exit, recorder::Record, reports::Desk};
 const LAST_WORDS: usize = 20;
 /// How often in a row a worker is started again while the run does not get on.
 const RESTARTS: u32 = 5;
+/// How long a worker that joined has to leave when the phase is over. (One that was killed is not waited for longer.)
+const FAREWELL: Duration = Duration::from_secs(5);
 
-/// The served store, and what its worker processes are started with. Dropping it closes the port.
+/// The served store, and what its worker processes are started with. Dropping it closes the ports.
 pub(crate) struct Office {
     store: Store,
+    /// For the runner's own workers, on loopback.
+    near: Door,
+    /// For those of other hosts.
+    _far: Option<Door>,
+}
+
+/// A port with its files: whoever may read `url` and `token` may come in.
+struct Door {
     server: server::Server,
     token_file: PathBuf,
     url_file: PathBuf,
 }
 
+impl Door {
+    fn open(store: &Store, folder: &Path, name: &str, options: server::Options, program: Program) -> Result<Self> {
+        let (token_file, url_file) = (folder.join(format!("{name}token")), folder.join(format!("{name}url")));
+        let options = server::Options { token_file: Some(token_file.clone()), ..options };
+        let server = server::serve_program(store, &options, Some(program))?;
+        fs::write(&url_file, server.url()).with_context(|| format!("cannot write `{}`", url_file.display()))?;
+        Ok(Self { server, token_file, url_file })
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.url_file));
+    }
+}
+
 impl Office {
-    /// Serves the store on loopback, its token and its URL in `folder`.
+    /// Serves the store on loopback (`url` and `token` in `folder`), and where the pipeline says (`listen.url`,
+    /// `listen.token`).
     ///
     /// # Errors
     /// When there is no port, or the files cannot be written.
-    pub(crate) fn open<R: Record>(store: &Store, folder: &Path, desk: Arc<Desk<R>>) -> Result<Self> {
-        let (token_file, url_file) = (folder.join("token"), folder.join("url"));
-        let options = server::Options { token_file: Some(token_file.clone()), ..server::Options::default() };
-        let server = server::serve_program(store, &options, Some(desk.program()))?;
-        fs::write(&url_file, server.url()).with_context(|| format!("cannot write `{}`", url_file.display()))?;
-        Ok(Self { store: store.clone(), server, token_file, url_file })
+    pub(crate) fn open<R: Record>(
+        store: &Store,
+        folder: &Path,
+        desk: &Arc<Desk<R>>,
+        listen: Option<&Listen>,
+    ) -> Result<Self> {
+        let far = listen.map(|listen| {
+            let Listen { address, insecure, tls } = listen.clone();
+            let options = server::Options { listen: address, insecure, tls, ..server::Options::default() };
+            Door::open(store, folder, "listen.", options, desk.clone().program())
+        });
+        let near = Door::open(store, folder, "", server::Options::default(), desk.clone().program())?;
+        Ok(Self { store: store.clone(), near, _far: far.transpose()? })
     }
 
     /// Runs a worker to its end. A process that is killed, or that was asked to leave, is started again; what it held
@@ -84,13 +123,22 @@ impl Office {
         }
     }
 
+    /// Closes the ports once workers that joined have heard that the phase is over and left.
+    pub(crate) fn close(self) {
+        let until = Instant::now() + FAREWELL;
+        let stay = |state: &transferqueue::catalog::State, now| !state.sessions(now).is_empty();
+        while Instant::now() < until && self.store.with_state(stay).unwrap_or(false) {
+            thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+
     fn spawn(&self, assignment: &Assignment) -> Result<Process> {
         let name = assignment.name();
         let program = env::current_exe().context("the program's own path")?;
         let mut child = Command::new(program)
-            .args(["worker", "--follow", "--connect", self.server.url(), "--stage", &assignment.stage])
+            .args(["worker", "--follow", "--connect", self.near.server.url(), "--stage", &assignment.stage])
             .args(["--index", &assignment.index.to_string(), "--token-file"])
-            .arg(&self.token_file)
+            .arg(&self.near.token_file)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -112,12 +160,6 @@ impl Office {
             (consumed, state.schedule().map_or(0, |schedule| schedule.version))
         };
         Ok(self.store.with_state(look)?)
-    }
-}
-
-impl Drop for Office {
-    fn drop(&mut self) {
-        drop(fs::remove_file(&self.url_file));
     }
 }
 

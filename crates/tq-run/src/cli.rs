@@ -64,7 +64,7 @@ pub(crate) enum Command {
 /// Which worker, and where its run is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Worker {
-    /// Where the runner's store is served: `grpc://HOST:PORT`.
+    /// Where the runner's store is served: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`.
     #[arg(long, value_name = "URL")]
     pub connect: String,
     /// File with the token that the store asks for.
@@ -76,6 +76,18 @@ pub(crate) struct Worker {
     /// Which worker of the stage, from 0.
     #[arg(long, default_value_t = 0)]
     pub index: u64,
+    /// PEM file with the roots that an encrypted store's certificate must lead to.
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// PEM file with this worker's certificate, for a store that wants one.
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    pub cert: Option<PathBuf>,
+    /// PEM file with the key of `--cert`.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub key: Option<PathBuf>,
+    /// The name in the store's certificate, when it is not the URL's host.
+    #[arg(long, requires = "ca")]
+    pub domain: Option<String>,
     /// End when standard input ends: the runner holds the other end, and is gone then.
     #[arg(long, hide = true)]
     pub follow: bool,

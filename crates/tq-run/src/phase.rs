@@ -112,7 +112,9 @@ impl PhaseRun<'_> {
         let assignments = workers.iter().map(|worker| self.assignment(worker)).collect::<Result<Vec<_>>>()?;
         let desk = Arc::new(Desk::new(store.clone(), assignments.clone(), recorder.record()));
         let apart = workers.iter().any(|worker| worker.kind == plan::WorkerKind::Processes);
-        let office = apart.then(|| Office::open(store, self.folder.root(), desk.clone())).transpose()?;
+        let listen = self.plan.store.listen.as_ref();
+        let office = (apart || listen.is_some()).then(|| Office::open(store, self.folder.root(), &desk, listen));
+        let office = office.transpose()?;
         thread::scope(|scope| {
             let (mut consumers, mut sources) = (Vec::new(), Vec::new());
             for (worker, assignment) in workers.iter().zip(&assignments) {
@@ -141,7 +143,9 @@ impl PhaseRun<'_> {
             store.stop("the phase has ended");
             sources.into_iter().for_each(join);
         });
-        drop(office);
+        if let Some(office) = office {
+            office.close();
+        }
         let error = first_error.lock().unwrap_or_else(|e| e.into_inner()).take();
         match error {
             Some(error) if !(interrupt::requested() && is(&error, Error::is_stopped)) => Err(error),

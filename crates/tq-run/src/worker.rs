@@ -16,7 +16,7 @@ use anyhow::{Context, Result, anyhow};
 use tq_stage::{Setup, Stage, StageContext};
 use transferqueue::{
     Error, Store,
-    client::{Options, Remote},
+    client::{ClientTls, Options, Remote},
 };
 
 use crate::{
@@ -41,9 +41,14 @@ pub(crate) fn run(registry: &Registry, worker: &cli::Worker) -> Result<()> {
     }
     let path = &worker.token_file;
     let token = fs::read_to_string(path).with_context(|| format!("token file `{}`", path.display()))?;
-    let remote = Remote::connect(&worker.connect, &token, Options::default())?;
+    let tls = worker.ca.clone().map(|ca| ClientTls {
+        ca,
+        identity: worker.cert.clone().zip(worker.key.clone()),
+        domain: worker.domain.clone(),
+    });
+    let remote = Remote::connect(&worker.connect, &token, Options { tls, ..Options::default() })?;
     let name = name(&worker.stage, worker.index);
-    live(&name, || {
+    let outcome = live(&name, || {
         let Errand { life, assignment } = reports::assignment(&remote, &worker.stage, worker.index)?;
         let stage = assignment.make(registry)?;
         let session = remote.session(&name)?;
@@ -55,8 +60,10 @@ pub(crate) fn run(registry: &Registry, worker: &cli::Worker) -> Result<()> {
         });
         let reporter = Arc::new(Reports::new(remote.clone(), name.clone(), life));
         Ok((stage, assignment.setup(session, reporter)))
-    })
-    .or_else(|error| match () {
+    });
+    // The watcher held the session, which says goodbye when its last holder goes.
+    interrupt::watch(|| process::exit(i32::from(exit::INTERRUPTED)));
+    outcome.or_else(|error| match () {
         () if is(&error, Error::is_stopped) => Ok(()), // the runner knows why
         () if interrupt::requested() => process::exit(i32::from(exit::INTERRUPTED)),
         () => Err(error),
@@ -93,8 +100,8 @@ fn live(name: &str, mut begin: impl FnMut() -> Result<(Box<dyn Stage>, Setup)>) 
         let (mut stage, setup) = begin()?;
         let session = setup.session.clone();
         match run_caught(stage.as_mut(), setup) {
-            // It leaves: that is why its session has ended.
-            Err(error) if is(&error, Error::is_lost) && interrupt::requested() => return Err(error),
+            // It leaves: its session has ended, and the libraries' static data may be gone already.
+            Err(error) if interrupt::requested() => return Err(error),
             Err(error) if is(&error, Error::is_lost) && begun.elapsed() > LEAST_LIFE => {
                 tracing::warn!("worker {name} was taken for lost and begins again: {error:#}");
             }

@@ -7,6 +7,7 @@ use indexmap::IndexMap;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
+use transferqueue::server::ServerTls;
 
 use crate::plan::{Keep, OnFailure, WorkerKind};
 use crate::port::{Dtype, Kind, Per};
@@ -369,11 +370,14 @@ impl<'de> Deserialize<'de> for Anything {
     }
 }
 
-/// `store: {budget: 512MiB}`
+/// `store: {budget: 512MiB, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     pub(crate) budget: Option<Bytes>,
+    pub(crate) listen: Option<String>,
+    pub(crate) insecure: bool,
+    pub(crate) tls: Option<ServerTls>,
 }
 
 /// A number of bytes: `4096`, `64KiB`, `512MiB`, `2GiB`, `10MB`.

@@ -3,11 +3,12 @@
 //! A [`Plan`] is plain data. It is written to `plan.yaml` ([`Plan::to_yaml`]) and shown by `--dry-run`
 //! ([`Plan::describe`]).
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, net::SocketAddr};
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
+use transferqueue::server::ServerTls;
 
 use crate::port::{Attributes, Extent, Kind, Per};
 use crate::schedule::{LagPromise, Schedule};
@@ -81,11 +82,25 @@ pub enum WorkerKind {
     Processes,
 }
 
-/// Limits of the store.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Limits of the store, and where it is served.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Store {
     /// Bytes that rows may reserve; `None`: no limit.
     pub budget: Option<u64>,
+    /// Where workers of other hosts may join; `None`: workers of this host alone, while it has processes of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<Listen>,
+}
+
+/// An address that the store is served at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listen {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Nothing is encrypted, and that is meant.
+    pub insecure: bool,
+    /// The server's certificate.
+    pub tls: Option<ServerTls>,
 }
 
 /// A phase: its own partitions, tasks, schedule and version count (v = 0 at its start).

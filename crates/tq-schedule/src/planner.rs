@@ -1,5 +1,6 @@
 //! From a pipeline file and arguments to a plan.
 
+mod store;
 mod switches;
 
 use std::collections::HashSet;
@@ -12,7 +13,7 @@ use tq_config::{Node, Override, Parameters, Refusal, Refusals, extract, home, in
 use crate::edit::{Target, edit, target};
 use crate::entry::{self, SECTIONS};
 use crate::phase;
-use crate::plan::{Model, Note, Plan, Store, WorkerKind, Workers};
+use crate::plan::{Model, Note, Plan, WorkerKind, Workers};
 use crate::port::StageCatalog;
 
 /// A source partition whose rows are to be counted.
@@ -150,8 +151,7 @@ impl<'a> Planner<'a> {
         let mut notes = notes(&parameters);
         switches::check(&tree, &pipeline, &mut refusals, &mut notes);
         let models = self.models(&resolved, &mut refusals);
-        let store = section(&resolved, "store", &mut refusals)
-            .map_or(Store { budget: None }, |store: entry::Store| Store { budget: store.budget.map(|b| b.0) });
+        let store = store::plan(&resolved, &mut refusals);
         let stage_names: Vec<&str> = keys(&resolved, "stages").collect();
         let workers = self.workers(&tree, &resolved, &stage_names, &mut refusals);
         let phases =

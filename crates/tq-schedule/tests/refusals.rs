@@ -95,6 +95,10 @@ wrong! {
     truncated_sampling_as_old_policy: refused("", "", &["actor_rollout_ref.rollout.top_p=0.9"]);
     a_mini_batch_that_does_not_divide_the_cycle: refused("", "", &["actor_rollout_ref.actor.ppo_mini_batch_size=24"]);
     a_budget_below_the_cycles_held: refused("schedule: on_policy", "schedule: {use: on_policy, state_every: 3}\nstore: {budget: 500KiB}", &[]);
+    an_address_that_is_none: refused("schedule: on_policy", "schedule: on_policy\nstore: {listen: localhost}", &[]);
+    an_open_address_without_encryption: refused("schedule: on_policy", "schedule: on_policy\nstore: {listen: \"0.0.0.0:7788\"}", &[]);
+    a_certificate_without_an_address: refused("schedule: on_policy", "schedule: on_policy\nstore: {tls: {cert: a.pem, key: a.key}}", &[]);
+    encryption_and_none: refused("schedule: on_policy", "schedule: on_policy\nstore: {listen: \"127.0.0.1:1\", insecure: true, tls: {cert: a.pem, key: a.key}}", &[]);
     a_largest_lag_that_cannot_be_kept: refused("schedule: on_policy", "schedule: {use: fully_async, lag: 1.25, max_lag: 1}", &[]);
     a_largest_lag_that_cannot_be_kept_in_admission_order: refused("", "", &["schedule={use:one_step_off,max_lag:0,drop_beyond:false}"]);
     dropping_without_max_lag: refused("", "", &["schedule.drop_beyond=true"]);

@@ -37,7 +37,7 @@ impl Inner {
         deadline: Option<Instant>,
     ) -> Result<Reply, Error> {
         let lane = session.map(|id| self.lane(id)).transpose()?;
-        let options = *self.channels.options();
+        let options = self.channels.options();
         let body = json(command);
         let mut what = format!("`{}`", name(command));
         loop {

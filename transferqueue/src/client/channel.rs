@@ -78,9 +78,18 @@ impl Channels {
     /// Connections to be made when they are needed.
     pub(super) fn new(url: &str, token: &str, options: Options) -> Result<Self, Error> {
         let wrong = |why: String| Error::Server { url: url.to_owned(), why };
-        let address = url.strip_prefix("grpc://").ok_or_else(|| wrong("expected grpc://HOST:PORT".to_owned()))?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| wrong(format!("expected grpc://HOST:PORT: {error}")))?
+        let expected = "expected grpc://HOST:PORT or grpc+tls://HOST:PORT";
+        let (scheme, address) = match (url.strip_prefix("grpc://"), url.strip_prefix("grpc+tls://"), &options.tls) {
+            (Some(address), None, None) => ("http", address),
+            (None, Some(address), Some(_)) => ("https", address),
+            (Some(_), ..) => {
+                return Err(wrong("certificates are given and the URL does not say grpc+tls://".to_owned()));
+            }
+            (None, Some(_), None) => return Err(wrong("an encrypted connection needs the roots to trust".to_owned())),
+            (None, None, _) => return Err(wrong(expected.to_owned())),
+        };
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+            .map_err(|error| wrong(format!("{expected}: {error}")))?
             .tcp_nodelay(true)
             .connect_timeout(Duration::from_secs(5))
             .initial_stream_window_size(WINDOW)
@@ -88,6 +97,11 @@ impl Channels {
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(10))
             .keep_alive_while_idle(true);
+        if let Some(tls) = &options.tls {
+            let config = tls.config().map_err(|why| wrong(format!("TLS: {why}")))?;
+            endpoint =
+                endpoint.tls_config(config).map_err(|error| wrong(format!("TLS: {}", wire::tls::causes(&error))))?;
+        }
         let _entered = runtime().enter();
         let client = || {
             FlightServiceClient::new(endpoint.connect_lazy())
@@ -134,6 +148,11 @@ impl Channels {
 
     /// The server's refusal, or why the connection was lost.
     pub(super) fn lost(&self, status: &Status) -> Result<String, Error> {
+        if self.options.tls.is_some()
+            && let Some(why) = wire::tls::refused(status)
+        {
+            return Err(Error::Server { url: self.url.clone(), why: format!("TLS: {why}") });
+        }
         match wire::refused(status, &self.url) {
             Some(error) => Err(error),
             None => Ok(format!("{} ({:?})", status.message(), status.code())),

@@ -36,6 +36,8 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 
+pub use crate::wire::tls::ClientTls;
+
 use self::{channel::Channels, flight::Flight, lane::Lane};
 use crate::{
     catalog::definition::Definition,
@@ -50,7 +52,7 @@ use crate::{
 };
 
 /// How a client behaves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How long a call without a deadline of its own may take, reconnecting included.
     pub patience: Duration,
@@ -62,6 +64,8 @@ pub struct Options {
     pub connections: usize,
     /// Largest message in bytes.
     pub message_bytes: usize,
+    /// What is trusted and shown when the URL begins with `grpc+tls://`.
+    pub tls: Option<ClientTls>,
 }
 
 impl Default for Options {
@@ -72,6 +76,7 @@ impl Default for Options {
             heartbeat: Duration::from_secs(5),
             connections: 2,
             message_bytes: MESSAGE_BYTES,
+            tls: None,
         }
     }
 }
@@ -93,13 +98,14 @@ struct Inner {
 }
 
 impl Remote {
-    /// Connects and shakes hands. `url`: `grpc://HOST:PORT`; `token`: what the server's token file holds.
+    /// Connects and shakes hands. `url`: `grpc://HOST:PORT` or `grpc+tls://HOST:PORT`; `token`: what the server's token file holds.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] after [`Options::patience`]; [`Error::Server`] for a wrong token or another protocol.
+    /// [`Error::Unreachable`] after [`Options::patience`]; [`Error::Server`] for a wrong token, a certificate that is not
+    /// accepted, or another protocol.
     pub fn connect(url: &str, token: &str, options: Options) -> Result<Self, Error> {
-        let mut channels = Channels::new(url, token.trim(), options)?;
         let until = Instant::now() + options.patience;
+        let mut channels = Channels::new(url, token.trim(), options)?;
         let definition = runtime::block_on(async {
             let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
             let answer = channels.question(action::HANDSHAKE, hello.encode_to_vec().into(), until).await?;

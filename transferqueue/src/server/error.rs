@@ -13,9 +13,12 @@ pub enum ServerError {
     Io { address: SocketAddr, what: &'static str, error: io::Error },
     /// Nothing is encrypted, so only this host may connect.
     #[error(
-        "server at {address}: not a loopback address, and nothing is encrypted; say `insecure` to listen there all the same"
+        "server at {address}: not a loopback address, and nothing is encrypted; give `tls`, or say `insecure` to listen there all the same"
     )]
     Insecure { address: SocketAddr },
+    /// The certificates cannot be used.
+    #[error("server at {address}: TLS: {why}")]
+    Tls { address: SocketAddr, why: String },
     /// The token cannot be written down.
     #[error("token file {}: {error}", .path.display())]
     Token { path: PathBuf, error: io::Error },

@@ -19,7 +19,7 @@
 //! ```
 //!
 //! *Who may.* It listens on loopback, and wants the token in `authorization: Bearer …` before it reads a request.
-//! Whoever may read the token file (0600) may do everything. Another address needs `insecure`: there is no TLS yet.
+//! Whoever may read the token file (0600) may do everything. Another address needs [`Options::tls`], or `insecure`.
 //!
 //! *What it keeps.* Nothing of its own: sessions, replies and holds are the store's. A call that waits is a listener,
 //! not a thread. A connection that breaks ends no session; a session that is silent for 30 s ends, and what it held
@@ -48,7 +48,8 @@ use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
 
 pub use self::error::ServerError;
 pub(crate) use self::service::{Describe, Service};
-use crate::{link::Link, store::Store};
+pub use crate::wire::tls::ServerTls;
+use crate::{link::Link, store::Store, wire};
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Listen beyond loopback although nothing is encrypted.
     pub insecure: bool,
+    /// Encrypt, and show this certificate.
+    pub tls: Option<ServerTls>,
     /// Where to write the token, for this user alone (0600). `None`: it is only in [`Server::token`].
     pub token_file: Option<PathBuf>,
     /// Largest message in bytes.
@@ -71,6 +74,7 @@ impl Default for Options {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             insecure: false,
+            tls: None,
             token_file: None,
             message_bytes: limits::MESSAGE_BYTES,
             connections: limits::CONNECTIONS,
@@ -112,7 +116,7 @@ pub fn serve_program(store: &Store, options: &Options, program: Option<Program>)
 }
 
 pub(crate) fn start(service: Service, options: &Options) -> Result<Server, ServerError> {
-    if !options.listen.ip().is_loopback() && !options.insecure {
+    if !options.listen.ip().is_loopback() && options.tls.is_none() && !options.insecure {
         return Err(ServerError::Insecure { address: options.listen });
     }
     let failed = |what| move |error| ServerError::Io { address: options.listen, what, error };
@@ -135,7 +139,13 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
     let guarded = tonic::service::interceptor::InterceptedService::new(flight, gate);
     let (stop, stopping) = oneshot::channel::<()>();
     let incoming = socket::incoming(listener, options.connections);
-    let serving = tonic::transport::Server::builder()
+    let mut builder = tonic::transport::Server::builder();
+    if let Some(tls) = &options.tls {
+        let refused = |why| ServerError::Tls { address, why };
+        let config = tls.config().map_err(refused)?;
+        builder = builder.tls_config(config).map_err(|error| refused(wire::tls::causes(&error)))?;
+    }
+    let serving = builder
         .initial_stream_window_size(limits::WINDOW)
         .initial_connection_window_size(2 * limits::WINDOW)
         .max_concurrent_streams(limits::STREAMS)
@@ -153,11 +163,12 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
         }
     });
     let token_file = options.token_file.clone();
-    Ok(Server { url: format!("grpc://{address}"), token, token_file, stop: Some(stop), runtime: Some(runtime) })
+    let scheme = if options.tls.is_some() { "grpc+tls" } else { "grpc" };
+    Ok(Server { url: format!("{scheme}://{address}"), token, token_file, stop: Some(stop), runtime: Some(runtime) })
 }
 
 impl Server {
-    /// `grpc://ADDRESS:PORT`, as clients take it.
+    /// `grpc://ADDRESS:PORT` (encrypted: `grpc+tls://…`), as clients take it.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -22,6 +22,7 @@ mod convert;
 mod failure;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
 
 use bytes::Bytes;
 

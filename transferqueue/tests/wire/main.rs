@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod encrypted;
 mod faults;
 mod garbage;
 mod gates;
