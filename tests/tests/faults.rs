@@ -51,8 +51,7 @@ struct Harness {
 
 impl Harness {
     fn start(&mut self) -> Child {
-        let attempts =
-            ["sft", "rollout", "reward", "advantage", "actor"].map(|s| format!("stages.{s}.attempts=1000"));
+        let attempts = ["sft", "rollout", "reward", "advantage", "actor"].map(|s| format!("stages.{s}.attempts=1000"));
         let mut arguments = vec![APART, "schedule=one_step_off", &self.steps];
         arguments.extend(attempts.iter().map(String::as_str));
         if self.lives > 0 {
