@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults connections
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,9 @@ sim: setup nextest ## 10,000 seeded schedules through the catalog, and 20,000 ra
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
 	PROPTEST_CASES=20000 PROPTEST_RNG_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') \
 	  $(CARGO) nextest run -p transferqueue -E 'binary(catalog_model)' --success-output immediate
+
+connections: setup nextest ## 8,192 connections that write at once, and 100,000 clients that come and go
+	$(CARGO) nextest run --workspace -E 'binary(wire_many)' --run-ignored only --success-output immediate -j 1
 
 faults: setup nextest ## a run whose processes are killed (200 times, the store among them) and stopped at random
 	$(CARGO) nextest run --workspace -E 'binary(faults)' --run-ignored only --success-output immediate

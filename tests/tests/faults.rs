@@ -12,7 +12,7 @@ use std::{
 use tq_tests::{Workplace, workers};
 use transferqueue::{catalog::Event, log};
 
-const APART: &str = "workers={all: {stages: \"*\", kind: process}}";
+const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
 const GROUP: usize = 4;
 /// Sessions are lost after 30 s of silence.
 const LONG_STOP: Duration = Duration::from_secs(33);
@@ -143,6 +143,28 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     assert_eq!(harness.alive(), 0, "processes are left behind");
     assert!(most_descriptors < 200, "{most_descriptors} descriptors of the runner");
     check(&harness.place, steps);
+}
+
+#[test]
+#[ignore = "a minute: make faults"]
+fn a_worker_that_is_stopped_for_good_delays_its_own_leases_alone() {
+    let place = Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"));
+    let two = "workers={two: {stages: [rollout], count: 2, kind: processes}, rest: {stages: \"*\"}}";
+    let mut command = place.small("quickstart.yaml", &[two, "trainer.total_training_steps=12"]);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("program under test");
+    let begun = Instant::now();
+    while !place.run_file("small", "audit.jsonl").exists() || workers(run.id()).len() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "two workers, and a first step");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    assert!(signal("STOP", workers(run.id())[1].0));
+    let status = run.wait().expect("its end");
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut run.stderr.take().expect("its standard error"), &mut said).expect("text");
+    assert!(status.success(), "{said}");
+    assert!(said.contains("does not end with the run, and is killed"), "{said}");
+    assert_eq!(place.trained("small").len(), 12 * 8 * GROUP);
+    place.assert_ledger_balances("small");
 }
 
 /// Reads births and drops from the event log and training from the audit, and nothing else.

@@ -8,7 +8,7 @@ use std::{
 
 use tq_tests::{Workplace, workers};
 
-const APART: &str = "workers={all: {stages: \"*\", kind: process}}";
+const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
 /// Long enough for what a test does meanwhile.
 const STEPS: &str = "trainer.total_training_steps=12";
 
@@ -125,6 +125,15 @@ fn a_worker_may_join_a_run_and_leave_it() {
     };
     let mut joined = Run(join("rollout", "1"));
     let leaving = join("rollout", "2");
+    let (well, said) = Run(join("rollout", "0")).end();
+    assert!(!well && said.contains("worker rollout-0 is the runner's own"), "{said}");
+    // A host without the model's folder: its failure is its own.
+    let elsewhere = tempfile::tempdir().expect("temporary folder");
+    let url_token = ["worker", "--connect", &url, "--token-file", token];
+    let mut lost = processes.command(&[&url_token[..], &["--stage", "rollout", "--index", "3"]].concat());
+    let lost = lost.current_dir(elsewhere.path()).stderr(Stdio::piped()).spawn().expect("program under test");
+    let (well, said) = Run(lost).end();
+    assert!(!well && said.contains("config.json"), "{said}");
     let (well, said) = Run(join("actor", "1")).end();
     assert!(!well && said.contains("stage `actor` has one worker, actor-0; found a request for actor-1"), "{said}");
     let left = std::process::Command::new("kill").args(["-TERM", &leaving.id().to_string()]).status().expect("kill");

@@ -3,8 +3,8 @@
 
 use std::{
     collections::VecDeque,
-    env, fs,
-    io::{BufRead, BufReader},
+    fs,
+    io::{self, BufRead, BufReader, Write},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio},
@@ -17,16 +17,23 @@ use anyhow::{Context, Result, anyhow};
 use tq_schedule::plan::Listen;
 use transferqueue::{
     Error, Store,
+    catalog::State,
     server::{self, Program},
 };
 
-use crate::{assignment::Assignment, exit, recorder::Record, reports::Desk};
+use crate::{assignment::Assignment, exit, process, recorder::Record, reports::Desk, worker::is};
 
 /// Lines of a worker's standard error that are kept for the message about its end.
 const LAST_WORDS: usize = 20;
 /// How often in a row a worker is started again while the run does not get on.
 const RESTARTS: u32 = 5;
-/// How long a worker that joined has to leave when the phase is over. (One that was killed is not waited for longer.)
+/// How often in a row it is started again after a short life, with growing pauses.
+const SHORT_LIVES: u32 = 20;
+const SHORT_LIFE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Between two looks at a process.
+const TICK: Duration = Duration::from_millis(10);
+/// How long a worker has to leave when the phase is over. One that is stopped or stuck is not waited for longer.
 const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The served store, and what its worker processes are started with. Dropping it closes the ports.
@@ -88,54 +95,84 @@ impl Office {
     /// # Errors
     /// How it ended, and its last words; that the store was stopped before, if it was.
     pub(crate) fn keep(&self, assignment: &Assignment) -> Result<()> {
+        self.lives(assignment).inspect_err(|error| {
+            if !is(error, Error::is_stopped) {
+                self.store.stop(format!("{error:#}"));
+            }
+        })
+    }
+
+    fn lives(&self, assignment: &Assignment) -> Result<()> {
         let name = assignment.name();
-        let (mut in_vain, mut seen) = (0, self.progress()?);
+        let (mut in_vain, mut short, mut seen) = (0, 0, self.progress()?);
         loop {
-            let process = self.spawn(assignment).inspect_err(|error| {
-                self.store.stop(format!("worker process {name} cannot be started: {error:#}"));
-            })?;
+            let (process, begun) = (self.spawn(assignment)?, Instant::now());
             let pid = process.child.id();
-            let (status, words) = process.end(&name)?;
+            let Some((status, words)) = process.end(self, &name)? else { return self.over() };
             if status.success() {
                 return Ok(());
             }
-            let mut how = format!("worker process {name} (pid {pid}) ended with {status}");
+            // Nothing of its own stopped the store.
             if let Some(reason) = self.store.stopped() {
-                // Its own failure is said in its own words; another's is the reason why it ended.
-                if !reason.contains(&format!("stage `{}`", assignment.stage)) {
-                    tracing::debug!(words, "{how}");
-                    return Err(Error::Stopped { reason }.into());
-                }
-                return Err(anyhow!("{how}; its last words:\n{words}"));
+                return Err(Error::Stopped { reason }.into());
             }
+            let mut how = format!("worker process {name} (pid {pid}) ended with {status}");
             let now = self.progress()?;
             in_vain = if now == seen { in_vain + 1 } else { 1 };
+            short = if begun.elapsed() < SHORT_LIFE { short + 1 } else { 0 };
             seen = now;
-            if is_killed(status) && in_vain <= RESTARTS {
+            if is_killed(status) && in_vain <= RESTARTS && short <= SHORT_LIVES {
                 tracing::warn!("{how} and is started again");
+                self.pause(SHORT_LIFE / 2 * short);
                 continue;
             }
             if is_killed(status) {
-                how.push_str(&format!(", {in_vain} times without the run getting on"));
+                let often = if in_vain > RESTARTS { in_vain } else { short };
+                how.push_str(&format!(", {often} times in a row"));
             }
-            self.store.stop(how.clone());
             return Err(anyhow!("{how}; its last words:\n{words}"));
         }
+    }
+
+    /// Waits, or until the run is over.
+    fn pause(&self, time: Duration) {
+        let until = Instant::now() + time.min(LONGEST_PAUSE);
+        while Instant::now() < until && !self.is_over() {
+            thread::park_timeout(TICK);
+        }
+    }
+
+    /// Whether nobody needs workers any more.
+    fn is_over(&self) -> bool {
+        let over = |state: &State, _| state.schedule().is_some_and(|schedule| schedule.over);
+        self.store.stopped().is_some() || self.store.with_state(over).unwrap_or(true)
+    }
+
+    /// How a run that is over ended.
+    fn over(&self) -> Result<()> {
+        self.store.stopped().map_or(Ok(()), |reason| Err(Error::Stopped { reason }.into()))
+    }
+
+    /// Whether a worker is connected.
+    fn is_there(&self, name: &str) -> bool {
+        let named = |state: &State, now| state.sessions(now).iter().any(|session| session.name == name);
+        self.store.with_state(named).unwrap_or(false)
     }
 
     /// Closes the ports once workers that joined have heard that the phase is over and left.
     pub(crate) fn close(self) {
         let until = Instant::now() + FAREWELL;
-        let stay = |state: &transferqueue::catalog::State, now| !state.sessions(now).is_empty();
+        let stay = |state: &State, now| !state.sessions(now).is_empty();
         while Instant::now() < until && self.store.with_state(stay).unwrap_or(false) {
-            thread::park_timeout(Duration::from_millis(10));
+            thread::park_timeout(TICK);
         }
     }
 
     fn spawn(&self, assignment: &Assignment) -> Result<Process> {
         let name = assignment.name();
-        let program = env::current_exe().context("the program's own path")?;
-        let mut child = Command::new(program)
+        // This very program, also when its file has been replaced since.
+        let mut child = Command::new("/proc/self/exe")
+            .arg0(process::name())
             .args(["worker", "--follow", "--connect", self.near.server.url(), "--stage", &assignment.stage])
             .args(["--index", &assignment.index.to_string(), "--token-file"])
             .arg(&self.near.token_file)
@@ -155,7 +192,7 @@ impl Office {
 
     /// What shows that the run gets on: rows consumed so far, and publications.
     fn progress(&self) -> Result<(u64, u64)> {
-        let look = |state: &transferqueue::catalog::State, _| {
+        let look = |state: &State, _| {
             let consumed = state.ledger().iter().map(|entry| entry.consumed).sum();
             (consumed, state.schedule().map_or(0, |schedule| schedule.version))
         };
@@ -177,24 +214,44 @@ struct Process {
 }
 
 impl Process {
-    /// Waits for its end: how it ended, and its last words.
-    fn end(mut self, name: &str) -> Result<(ExitStatus, String)> {
-        let status = self.child.wait().with_context(|| format!("worker process {name}"))?;
+    /// Waits for its end: how it ended, and its last words. `None`: the run is over without it, and it was killed, since
+    /// it neither works nor leaves.
+    fn end(mut self, office: &Office, name: &str) -> Result<Option<(ExitStatus, String)>> {
+        let failed = || format!("worker process {name}");
+        let mut over: Option<Instant> = None;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().with_context(failed)? {
+                break status;
+            }
+            if office.is_over() && !office.is_there(name) {
+                if over.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
+                    tracing::warn!("worker process {name} does not end with the run, and is killed");
+                    self.child.kill().and_then(|()| self.child.wait()).with_context(failed)?;
+                    return Ok(None);
+                }
+            } else {
+                over = None;
+            }
+            thread::park_timeout(TICK);
+        };
         let words = Vec::from(self.listening.join().unwrap_or_default()).join("\n");
-        Ok((status, if words.is_empty() { "it said nothing".to_owned() } else { words }))
+        Ok(Some((status, if words.is_empty() { "it said nothing".to_owned() } else { words })))
     }
 }
 
 /// Passes on what a worker says, and keeps the last of it.
-#[allow(clippy::print_stderr, reason = "a worker's standard error is the run's")]
 fn listen(name: &str, stderr: ChildStderr) -> VecDeque<String> {
+    let (mut stderr, mut bytes) = (BufReader::new(stderr), Vec::new());
     let mut last = VecDeque::with_capacity(LAST_WORDS);
-    for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-        eprintln!("{name}: {line}");
+    while stderr.read_until(b'\n', &mut bytes).is_ok_and(|read| read > 0) {
+        let line = String::from_utf8_lossy(&bytes).trim_end().to_owned();
+        // Whoever read the runner's standard error may be gone; the worker must not feel it.
+        drop(writeln!(io::stderr(), "{name}: {line}"));
         if last.len() == LAST_WORDS {
             last.pop_front();
         }
         last.push_back(line);
+        bytes.clear();
     }
     last
 }

@@ -48,7 +48,7 @@ pub(crate) enum Command {
     },
     /// List the stages that pipelines can name, with the JSON schema of their settings.
     Stages,
-    /// Run one worker of a running pipeline. The runner starts it itself for `workers: {NAME: {kind: process}}`.
+    /// Run one worker of a running pipeline. The runner starts it itself for `workers: {NAME: {kind: processes}}`.
     Worker(Worker),
     /// Draw the curves of runs again: one series a folder.
     Curve {
@@ -73,8 +73,8 @@ pub(crate) struct Worker {
     /// The pipeline's name of the stage.
     #[arg(long)]
     pub stage: String,
-    /// Which worker of the stage, from 0.
-    #[arg(long, default_value_t = 0)]
+    /// Which worker of the stage, from 0; one that joins takes a number that is free.
+    #[arg(long)]
     pub index: u64,
     /// PEM file with the roots that an encrypted store's certificate must lead to.
     #[arg(long, value_name = "FILE")]

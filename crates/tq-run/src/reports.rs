@@ -9,6 +9,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
@@ -18,15 +19,19 @@ use transferqueue::{Store, client::Remote, server::Program};
 
 use crate::{
     assignment::{Assignment, name},
-    recorder::Record,
+    recorder::{PACE, Record},
 };
+
+/// How long the runner may be out of reach.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a worker's process says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
     /// What is there to do for this worker? Answered with an [`Errand`].
-    Assignment { stage: String, index: u64 },
+    /// `own`: the runner itself started it.
+    Assignment { stage: String, index: u64, own: bool },
     /// A call of its reporter. Numbers grow by 1; one that was heard before counts for nothing.
     Report { worker: String, life: u64, number: u64, report: Report },
 }
@@ -98,7 +103,15 @@ impl<R: Record> Desk<R> {
 
     fn hear(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         match serde_json::from_slice(bytes).context("a message of another program, or of another version of it")? {
-            Message::Assignment { stage, index } => Ok(serde_json::to_vec(&self.begin(&stage, index)?)?),
+            Message::Assignment { stage, index, own } => {
+                let taken = self.assignments.iter().any(|known| known.stage == stage && known.index == index);
+                ensure!(
+                    own || !taken,
+                    "worker {} is the runner's own; found a request to be it, expected an `--index` that is free",
+                    name(&stage, index)
+                );
+                Ok(serde_json::to_vec(&self.begin(&stage, index)?)?)
+            }
             // It may wait, and does nothing twice.
             Message::Report { worker, report: Report::Pace, .. } => {
                 self.record.reporter(&worker).pace();
@@ -193,9 +206,9 @@ impl Report {
 ///
 /// # Errors
 /// When the runner cannot be reached or has no such worker.
-pub(crate) fn assignment(remote: &Remote, stage: &str, index: u64) -> Result<Errand> {
-    let message = serde_json::to_vec(&Message::Assignment { stage: stage.to_owned(), index })?;
-    Ok(serde_json::from_slice(&remote.program(message)?)?)
+pub(crate) fn assignment(remote: &Remote, stage: &str, index: u64, own: bool) -> Result<Errand> {
+    let message = serde_json::to_vec(&Message::Assignment { stage: stage.to_owned(), index, own })?;
+    Ok(serde_json::from_slice(&remote.program(message, PATIENCE)?)?)
 }
 
 /// The worker's side of a reporter.
@@ -216,10 +229,12 @@ impl Reports {
     fn send(&self, report: Report) {
         let mut last = self.last.lock().unwrap_or_else(|error| error.into_inner());
         *last += 1;
+        let report_waits = report == Report::Pace;
         let message = Message::Report { worker: self.worker.clone(), life: self.life, number: *last, report };
+        let patience = if report_waits { PACE + PATIENCE } else { PATIENCE };
         let bytes = serde_json::to_vec(&message).expect("invariant: reports are plain values");
         // A reporter has no way to fail: the stage's next call to the store says that the runner is gone.
-        if let Err(error) = self.remote.program(bytes) {
+        if let Err(error) = self.remote.program(bytes, patience) {
             tracing::error!(worker = self.worker, %error, "a report was lost");
         }
     }
@@ -286,8 +301,8 @@ mod tests {
         Arc::new(Desk::new(store, assignments, book.clone())).program()
     }
 
-    fn begin(desk: &Program, stage: &str, index: u64) -> Result<Errand, String> {
-        let message = Message::Assignment { stage: stage.to_owned(), index };
+    fn begin(desk: &Program, stage: &str, index: u64, own: bool) -> Result<Errand, String> {
+        let message = Message::Assignment { stage: stage.to_owned(), index, own };
         desk(&serde_json::to_vec(&message).unwrap()).map(|bytes| serde_json::from_slice(&bytes).unwrap())
     }
 
@@ -301,7 +316,7 @@ mod tests {
     fn a_report_that_is_heard_twice_counts_once_and_keeps_its_bits() {
         let book = Book::default();
         let desk = desk(&book);
-        let life = begin(&desk, "rollout", 0).unwrap().life;
+        let life = begin(&desk, "rollout", 0, true).unwrap().life;
         say(&desk, life, 1, f64::NAN);
         say(&desk, life, 1, f64::NAN);
         say(&desk, life, 2, 0.1);
@@ -313,8 +328,8 @@ mod tests {
     fn a_report_of_a_former_life_counts_for_nothing() {
         let book = Book::default();
         let desk = desk(&book);
-        let former = begin(&desk, "rollout", 0).unwrap().life;
-        let life = begin(&desk, "rollout", 0).unwrap().life;
+        let former = begin(&desk, "rollout", 0, true).unwrap().life;
+        let life = begin(&desk, "rollout", 0, true).unwrap().life;
         say(&desk, former, 1, 1.0);
         say(&desk, life, 1, 2.0);
         assert_eq!(*book.0.lock().unwrap(), [("rollout-0".to_owned(), 3, 2.0_f64.to_bits())]);
@@ -323,11 +338,13 @@ mod tests {
     #[test]
     fn a_worker_may_join_a_stage_of_many_and_no_stage_of_one() {
         let desk = desk(&Book::default());
-        assert_eq!(begin(&desk, "rollout", 7).unwrap().assignment.name(), "rollout-7");
-        let one = begin(&desk, "dataset", 1).unwrap_err();
+        assert_eq!(begin(&desk, "rollout", 7, false).unwrap().assignment.name(), "rollout-7");
+        let one = begin(&desk, "dataset", 1, false).unwrap_err();
         assert_eq!(one, "stage `dataset` has one worker, dataset-0; found a request for dataset-1");
-        let none = begin(&desk, "actor", 0).unwrap_err();
+        let none = begin(&desk, "actor", 0, false).unwrap_err();
         assert!(none.contains("no stage `actor`") && none.ends_with("rollout-0, dataset-0"), "{none}");
+        let taken = begin(&desk, "rollout", 0, false).unwrap_err();
+        assert!(taken.starts_with("worker rollout-0 is the runner's own"), "{taken}");
         let strange = desk(b"{}").unwrap_err();
         assert!(strange.contains("another program"), "{strange}");
     }

@@ -27,11 +27,10 @@ use crate::{
     reports::{self, Desk, Errand, Reports},
 };
 
-/// A worker that is found lost again before it has lived this long does not begin again: another one of its name is at
-/// work.
+/// A worker that is found lost again before it has lived this long does not begin again: another one has taken its name.
 const LEAST_LIFE: Duration = Duration::from_secs(5);
 
-/// Runs a worker of a run elsewhere: `tq-run worker`.
+/// Runs a worker of a run elsewhere: `tq-run worker`. Its failure is no other's: whoever started it decides what follows.
 ///
 /// # Errors
 /// What the stage says, or why the runner cannot be reached.
@@ -49,7 +48,7 @@ pub(crate) fn run(registry: &Registry, worker: &cli::Worker) -> Result<()> {
     let remote = Remote::connect(&worker.connect, &token, Options { tls, ..Options::default() })?;
     let name = name(&worker.stage, worker.index);
     let outcome = live(&name, || {
-        let Errand { life, assignment } = reports::assignment(&remote, &worker.stage, worker.index)?;
+        let Errand { life, assignment } = reports::assignment(&remote, &worker.stage, worker.index, worker.follow)?;
         let stage = assignment.make(registry)?;
         let session = remote.session(&name)?;
         let leaving = session.clone();
@@ -98,16 +97,11 @@ fn live(name: &str, mut begin: impl FnMut() -> Result<(Box<dyn Stage>, Setup)>) 
     loop {
         let begun = Instant::now();
         let (mut stage, setup) = begin()?;
-        let session = setup.session.clone();
         match run_caught(stage.as_mut(), setup) {
             // It leaves: its session has ended, and the libraries' static data may be gone already.
             Err(error) if interrupt::requested() => return Err(error),
             Err(error) if is(&error, Error::is_lost) && begun.elapsed() > LEAST_LIFE => {
                 tracing::warn!("worker {name} was taken for lost and begins again: {error:#}");
-            }
-            Err(error) if !is(&error, Error::is_stopped) => {
-                session.stop_store(format!("{error:#}"));
-                return Err(error);
             }
             outcome => return outcome,
         }

@@ -19,11 +19,9 @@ use super::{Options, runtime::runtime};
 use crate::{
     error::Error,
     server::limits::WINDOW,
-    wire::{self, Answer, Outcome, decode},
+    wire::{self, Answer, INCARNATION, Outcome, decode},
 };
 
-/// Metadata with the incarnation of the store that a request is for.
-const INCARNATION: &str = "tq-incarnation";
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

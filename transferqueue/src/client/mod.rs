@@ -161,13 +161,14 @@ impl Remote {
         self.inner.channels.parse(action::INSPECT, &answer)
     }
 
-    /// A message to the program that serves the store, and its answer; the store does not look inside. It is sent again
-    /// when the connection is lost, so it must bear being heard twice.
+    /// A message to the program that serves the store, and its answer within `patience`; the store does not look inside.
+    /// It is sent again when the connection is lost, so it must bear being heard twice.
     ///
     /// # Errors
     /// As any call; [`Error::Server`] with the program's own words.
-    pub fn program(&self, message: Vec<u8>) -> Result<Bytes, Error> {
-        self.inner.asked(action::PROGRAM, message.into())
+    pub fn program(&self, message: Vec<u8>, patience: Duration) -> Result<Bytes, Error> {
+        let until = Instant::now() + patience;
+        runtime::block_on(self.inner.channels.question(action::PROGRAM, message.into(), until))
     }
 
     /// Bytes of views that were received and are still open.

@@ -10,10 +10,7 @@ use std::{
 use tonic::{Code, Request, Status, service::Interceptor};
 
 use super::{ServerError, socket::Admission};
-use crate::wire::{Failure, Incarnation, Kind};
-
-/// Metadata with the incarnation of the store that a request is for.
-pub(crate) const INCARNATION: &str = "tq-incarnation";
+use crate::wire::{Failure, INCARNATION, Incarnation, Kind};
 
 /// 32 random bytes in hexadecimal.
 pub(super) fn token() -> io::Result<String> {

@@ -97,7 +97,8 @@ pub struct Server {
 /// Serves a store.
 ///
 /// # Errors
-/// [`ServerError`] when the address is taken or not loopback, or the token file cannot be written.
+/// [`ServerError`] when the address is taken, or not loopback without `tls` or `insecure`; when the certificates cannot be
+/// used, or the token file cannot be written.
 pub fn serve(store: &Store, options: &Options) -> Result<Server, ServerError> {
     serve_program(store, options, None)
 }
@@ -128,6 +129,12 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
         .map_err(failed("start threads"))?;
     let listener = runtime.block_on(TcpListener::bind(options.listen)).map_err(failed("listen"))?;
     let address = listener.local_addr().map_err(failed("listen"))?;
+    let mut builder = tonic::transport::Server::builder();
+    if let Some(tls) = &options.tls {
+        let refused = |why| ServerError::Tls { address, why };
+        let config = tls.config().map_err(refused)?;
+        builder = builder.tls_config(config).map_err(|error| refused(wire::tls::causes(&error)))?;
+    }
     let token = gate::token().map_err(failed("draw a token"))?;
     if let Some(path) = &options.token_file {
         gate::write(path, &token)?;
@@ -139,12 +146,6 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
     let guarded = tonic::service::interceptor::InterceptedService::new(flight, gate);
     let (stop, stopping) = oneshot::channel::<()>();
     let incoming = socket::incoming(listener, options.connections);
-    let mut builder = tonic::transport::Server::builder();
-    if let Some(tls) = &options.tls {
-        let refused = |why| ServerError::Tls { address, why };
-        let config = tls.config().map_err(refused)?;
-        builder = builder.tls_config(config).map_err(|error| refused(wire::tls::causes(&error)))?;
-    }
     let serving = builder
         .initial_stream_window_size(limits::WINDOW)
         .initial_connection_window_size(2 * limits::WINDOW)

@@ -169,6 +169,39 @@ fn every_damaged_byte_is_found_and_the_file_named() {
 }
 
 #[test]
+fn each_of_many_flipped_bits_is_harmless_or_refused_by_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    half_way(dir.path()).snapshot(&path).unwrap();
+    let told = |store: &Store| (contents(store), store.with_state(|state, _| state.ledger()).unwrap());
+    let whole = told(&Store::restore(&path, Options::default()).unwrap());
+    let mut names: Vec<String> = Manifest::load(&path).unwrap().files.into_iter().map(|file| file.name).collect();
+    names.push("manifest.json".to_owned());
+    let mut refused = 0;
+    for flip in 0..400_usize {
+        let name = &names[flip % names.len()];
+        let bytes = fs::read(path.join(name)).unwrap();
+        let mut damaged = bytes.clone();
+        // Places and bits all over the file, the same in every run.
+        let at = flip.wrapping_mul(2_654_435_761) % bytes.len();
+        damaged[at] ^= 1 << (flip % 8);
+        fs::write(path.join(name), &damaged).unwrap();
+        match Store::restore(&path, Options::default()) {
+            Ok(store) => assert!(told(&store) == whole, "bit {} of byte {at} of {name} changes what is read", flip % 8),
+            Err(error) => {
+                refused += 1;
+                // The manifest names other files; a wrong name or checksum of it shows there.
+                let by_file = error.to_string().contains(name) || name == "manifest.json";
+                assert!(by_file, "byte {at} of {name}: {error}");
+                assert!(error.to_string().contains(path.to_str().unwrap()), "byte {at} of {name}: {error}");
+            }
+        }
+        fs::write(path.join(name), &bytes).unwrap();
+    }
+    assert!(refused > 300, "{refused} of 400 were refused");
+}
+
+#[test]
 fn foreign_files_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");

@@ -138,8 +138,8 @@ impl Store {
         self.shared.lock().ok().and_then(|core| core.stopped.clone())
     }
 
-    /// Ends the sessions of that name as lost: whoever started the worker has seen its process end, and need not wait for
-    /// its silence. What they held goes back and counts an attempt. Returns how many there were.
+    /// Ends the sessions of that name as lost: its worker was seen to end, or another one takes its place, and nobody need
+    /// wait for its silence. What they held goes back and counts an attempt. Returns how many there were.
     ///
     /// # Errors
     /// [`Error::Broken`].

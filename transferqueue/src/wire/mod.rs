@@ -35,6 +35,9 @@ pub(crate) use self::{
 /// The protocol of this build.
 pub const PROTOCOL: u32 = 1;
 
+/// Metadata with the incarnation of the store that a request is for.
+pub(crate) const INCARNATION: &str = "tq-incarnation";
+
 /// Names of the actions.
 pub mod action {
     /// [`Hello`](super::Hello) → [`Welcome`](super::Welcome) in [`Answer::reply`](super::Answer).

@@ -14,7 +14,7 @@ use super::{Record, journal::Message};
 /// Publications that may wait for the journal before trainers wait too.
 const BEHIND: usize = 1;
 /// Longest wait of a trainer for the journal; a disk that is slower than this is reported and not waited for.
-const PACE: Duration = Duration::from_secs(300);
+pub(crate) const PACE: Duration = Duration::from_secs(300);
 
 #[derive(Default)]
 struct Inner {

@@ -19,6 +19,7 @@ use transferqueue::Store;
 use crate::{folder::PhaseFolder, interrupt};
 
 use board::Board;
+pub(crate) use board::PACE;
 use journal::{Journal, Message, Step};
 
 /// The record as workers see it.
