@@ -68,7 +68,7 @@ pub enum What {
     },
     /// Everything about one row: who wrote what, who has to, who holds it, what became of it.
     Why {
-        /// Name of the partition (optional when one alone holds samples), then the row's id.
+        /// Name of the partition (without it the trained one, or the only one with samples), then the row's id.
         #[arg(num_args = 1..=2, required = true, value_names = ["PARTITION", "ROW"])]
         row: Vec<String>,
     },

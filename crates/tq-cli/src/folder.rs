@@ -1,8 +1,10 @@
 //! What lies in a run's folder: the last phase at the top, earlier ones in `phases/<phase>/` with the same layout.
 
 use std::{
+    cmp::Reverse,
     fs,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use transferqueue::{Definition, inspect::history};
@@ -13,12 +15,13 @@ pub(crate) struct Phase {
     root: PathBuf,
 }
 
-/// The phases that have files, the last one first.
+/// The phases, the one whose event log was written last first; those without a log come last.
 pub(crate) fn phases(run: &Path) -> Vec<Phase> {
     let earlier = fs::read_dir(run.join("phases")).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut earlier: Vec<PathBuf> = earlier.filter(|path| path.is_dir()).collect();
-    earlier.sort();
-    std::iter::once(run.to_owned()).chain(earlier).map(|root| Phase { root }).collect()
+    let roots = std::iter::once(run.to_owned()).chain(earlier.filter(|path| path.is_dir()));
+    let mut phases: Vec<Phase> = roots.map(|root| Phase { root }).collect();
+    phases.sort_by_cached_key(|phase| Reverse(phase.written()));
+    phases
 }
 
 /// The phase whose log was begun by the catalog with this incarnation (that of its first life).
@@ -29,6 +32,12 @@ pub(crate) fn phase_of(run: &Path, incarnation: u64) -> Option<Phase> {
 impl Phase {
     pub(crate) fn events(&self) -> PathBuf {
         self.root.join("events")
+    }
+
+    /// When something was last written to its event log; `None` without one.
+    fn written(&self) -> Option<SystemTime> {
+        let segments = fs::read_dir(self.events()).ok()?.flatten();
+        segments.filter_map(|segment| segment.metadata().and_then(|found| found.modified()).ok()).max()
     }
 
     pub(crate) fn audit(&self) -> PathBuf {

@@ -26,6 +26,7 @@ mod metrics;
 mod tests;
 mod top;
 mod views;
+mod watched;
 mod why;
 
 use std::{
@@ -35,9 +36,10 @@ use std::{
 };
 
 use anyhow::Result;
-use transferqueue::inspect::{Client, InspectError, Reply, Request};
+use transferqueue::inspect::{Reply, Request};
 
 pub use args::{Cli, Format, Look, What};
+use watched::Watched;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,8 @@ pub fn run(cli: &Cli, out: &mut dyn Write, notes: &mut dyn Write) -> Result<Outc
             show(&client.get(&look.request())?, cli.format, out)?;
         }
         What::Watch { every, times, look } => {
-            let mut client = find::connect(&find::socket(cli, notes)?)?;
-            watch(cli, &mut client, &look.request(), *every, *times, out, notes)?;
+            let mut job = Watched::connect(&find::socket(cli, notes)?)?;
+            watch(cli, &mut job, &look.request(), *every, *times, out, notes)?;
         }
         What::Top { every } => top::run(cli, Duration::from_secs_f64(*every), notes)?,
         What::Why { row } => why::run(cli, row, out, notes)?,
@@ -94,14 +96,17 @@ fn metrics(
     notes: &mut dyn Write,
 ) -> Result<()> {
     let socket = find::socket(cli, notes)?;
-    let page = metrics::exposition(&views::Views::get(&mut find::connect(&socket)?)?);
+    let mut client = find::connect(&socket)?;
     let Some(address) = address else {
+        let page = metrics::exposition(&views::Views::get(&mut client)?);
         match cli.format {
             Format::Table => write!(out, "{page}")?,
             Format::Json => writeln!(out, "{}", metrics::json(&page))?,
         }
         return Ok(());
     };
+    // Each scrape connects anew.
+    drop(client);
     let listener = metrics::listen(address, insecure)?;
     writeln!(notes, "http://{}/metrics, until this program is ended", listener.local_addr()?)?;
     metrics::serve(&listener, &socket, None);
@@ -110,7 +115,7 @@ fn metrics(
 
 fn watch(
     cli: &Cli,
-    client: &mut Client,
+    job: &mut Watched,
     request: &Request,
     every: f64,
     times: Option<u64>,
@@ -120,12 +125,9 @@ fn watch(
     let clear = cli.format == Format::Table && std::io::stdout().is_terminal() && times.is_none();
     let mut shown = 0;
     loop {
-        let reply = match client.get(request) {
-            Err(InspectError::Io { .. } | InspectError::Protocol { .. }) if shown > 0 => {
-                writeln!(notes, "the run has ended")?;
-                return Ok(());
-            }
-            reply => reply?,
+        let Some(reply) = job.ask(|client| Ok(client.get(request)?))? else {
+            writeln!(notes, "the run has ended")?;
+            return Ok(());
         };
         if clear {
             write!(out, "\x1b[2J\x1b[H")?;

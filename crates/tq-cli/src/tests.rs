@@ -1,7 +1,10 @@
 use std::{
     fs,
+    io::{BufRead, BufReader},
     os::unix::net::UnixListener,
-    time::{Duration, Instant},
+    path::{Path, PathBuf},
+    thread::JoinHandle,
+    time::{Duration, Instant, SystemTime},
 };
 
 use clap::Parser;
@@ -86,7 +89,7 @@ impl Job {
     }
 
     /// The run's folder.
-    pub(crate) fn folder(&self) -> std::path::PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         self.dir.path().join("runs/a")
     }
 
@@ -200,6 +203,108 @@ fn watching_ends_with_the_run_and_says_so() {
     seen.recv().unwrap();
     drop(job);
     assert_eq!(watching.join().unwrap().unwrap(), "the run has ended\n");
+}
+
+/// Serves a store's answers at a socket, hangs up after so many a connection, as the job does with a client that asks nothing
+/// for long; ends after the last connection, and takes its socket with it.
+fn forgetful(job: &Job, each: &'static [usize]) -> (PathBuf, JoinHandle<()>) {
+    let (socket, store) = (job.folder().join("forgetful.sock"), job.store.clone());
+    let (path, listener) = (socket.clone(), UnixListener::bind(&socket).unwrap());
+    let serving = std::thread::spawn(move || {
+        for (at, answers) in each.iter().enumerate() {
+            let mut reader = BufReader::new(listener.accept().unwrap().0);
+            for _ in 0..*answers {
+                let mut line = String::new();
+                reader.read_line(&mut line).unwrap();
+                let reply = inspect::answer(&store, &serde_json::from_str(&line).unwrap());
+                writeln!(reader.get_mut(), "{}", serde_json::to_string(&reply).unwrap()).unwrap();
+            }
+            if at + 1 == each.len() {
+                fs::remove_file(&path).unwrap();
+            }
+        }
+    });
+    (socket, serving)
+}
+
+/// A command line about a socket: how it ended, data, notes.
+fn at(socket: &Path, arguments: &[&str]) -> (Result<Outcome>, String, String) {
+    let cli = Cli::parse_from(["tq-cli", "--socket", socket.to_str().unwrap()].iter().chain(arguments));
+    let (mut out, mut notes) = (Vec::new(), Vec::new());
+    let outcome = run(&cli, &mut out, &mut notes);
+    (outcome, String::from_utf8(out).unwrap(), String::from_utf8(notes).unwrap())
+}
+
+#[test]
+fn watching_goes_on_when_the_job_lets_the_client_go() {
+    let job = job();
+    let (socket, serving) = forgetful(&job, &[1, 2, 1]);
+    let (outcome, out, notes) = at(&socket, &["watch", "--every", "0.1", "ledger"]);
+    outcome.unwrap();
+    assert_eq!((out.matches("partition  task").count(), notes.as_str()), (4, "the run has ended\n"));
+    serving.join().unwrap();
+}
+
+#[test]
+fn watching_passes_on_what_is_no_end_of_the_run() {
+    let job = job();
+    // It hangs up twice without an answer, and still serves.
+    let (socket, serving) = forgetful(&job, &[1, 0, 0, 1]);
+    let (outcome, _, notes) = at(&socket, &["watch", "--every", "0.1", "ledger"]);
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("forgetful.sock") && notes.is_empty(), "{error}; {notes}");
+    drop(at(&socket, &["status"]));
+    serving.join().unwrap();
+    let refused = job.raw(&["watch", "--every", "0.1", "peek", "job"]).unwrap_err().to_string();
+    assert!(refused.contains("`jobs`"), "{refused}");
+}
+
+#[test]
+fn the_screen_goes_on_when_the_job_lets_the_client_go() {
+    let job = job();
+    // All views of a look take eight answers.
+    let (socket, serving) = forgetful(&job, &[8, 8]);
+    let mut watched = Watched::connect(&socket).unwrap();
+    for _ in 0..2 {
+        assert_eq!(watched.ask(views::Views::get).unwrap().unwrap().ledger.len(), 2);
+    }
+    assert!(watched.ask(views::Views::get).unwrap().is_none(), "the run has ended");
+    serving.join().unwrap();
+}
+
+#[test]
+fn serving_metrics_asks_nothing_before_it_is_asked() {
+    let job = job();
+    let (socket, serving) = forgetful(&job, &[0, 0]);
+    let (outcome, _, _) = at(&socket, &["metrics", "--listen", "0.0.0.0:0"]);
+    let error = outcome.unwrap_err().to_string();
+    assert!(error.contains("--insecure"), "{error}");
+    drop(at(&socket, &["status"]));
+    serving.join().unwrap();
+}
+
+#[test]
+fn the_phase_that_was_written_last_comes_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let written = |phase: &str, at: u64| {
+        let events = dir.path().join(phase).join("events");
+        fs::create_dir_all(&events).unwrap();
+        let segment = fs::File::create(events.join("000000.jsonl")).unwrap();
+        segment.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(at)).unwrap();
+    };
+    fs::create_dir_all(dir.path().join("phases/empty")).unwrap();
+    written("phases/alpha", 10);
+    written("phases/beta", 30);
+    written("phases/gamma", 20);
+    let order = || -> Vec<PathBuf> {
+        let phases = folder::phases(dir.path());
+        phases.iter().map(|phase| phase.events().strip_prefix(dir.path()).unwrap().to_owned()).collect()
+    };
+    let named =
+        |phases: &[&str]| -> Vec<PathBuf> { phases.iter().map(|phase| Path::new(phase).join("events")).collect() };
+    assert_eq!(order()[..3], named(&["phases/beta", "phases/gamma", "phases/alpha"]));
+    written("", 40);
+    assert_eq!(order()[..2], named(&["", "phases/beta"]));
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! One look at everything that is shown together.
 
-use anyhow::{Result, bail};
+use anyhow::{Error, Result, anyhow};
 use transferqueue::{
     catalog::views::{HealthView, LedgerEntry, PartitionView, SessionView, TaskView},
     inspect::{Client, ColumnBytesView, Reply, Request, Status, UnitView},
 };
+
+/// An answer to something that was not asked.
+pub(crate) fn another_version() -> Error {
+    anyhow!("the job answers something else than it was asked: it is of another version than this program")
+}
 
 /// What a job shows, from one moment to the next.
 pub(crate) struct Views {
@@ -25,7 +30,7 @@ impl Views {
             ($kind:ident) => {
                 match client.get(&Request::$kind)? {
                     Reply::$kind(reply) => reply,
-                    _ => bail!("the job answers something else than it was asked: it is of another version"),
+                    _ => return Err(another_version()),
                 }
             };
         }

@@ -7,7 +7,6 @@ use serde::Serialize;
 use transferqueue::{
     Definition, RowId,
     audit::{self, Line},
-    catalog::definition::Birth,
     inspect::{
         self, Client, Reply, Request, Status, Why,
         history::{self, History},
@@ -17,6 +16,7 @@ use transferqueue::{
 use crate::{
     Cli, Format, find,
     folder::{self, Phase},
+    views::another_version,
 };
 
 /// All that is known of a row.
@@ -65,7 +65,7 @@ fn running(
 ) -> Result<Answer> {
     let request = Request::Why { partition: partition.map(str::to_owned), row: row.0 };
     let (Reply::Why(why), Reply::Status(status)) = (client.get(&request)?, client.get(&Request::Status)?) else {
-        bail!("the job answers something else than it was asked: it is of another version than this program");
+        return Err(another_version());
     };
     let phase = folder.and_then(|folder| folder::phase_of(folder, first_life(&status)));
     let mut answer = match &phase {
@@ -90,7 +90,7 @@ fn ended(folder: &Path, partition: Option<&str>, row: RowId) -> Result<Answer> {
     let definition = phase.definition().map(|(_, definition)| definition);
     let partition = match (partition, &definition) {
         (Some(partition), _) => partition.to_owned(),
-        (None, Some(definition)) => samples(definition)?,
+        (None, Some(definition)) => inspect::samples(definition)?.to_owned(),
         (None, None) => bail!("the event log begins with a restored state: give the partition's name"),
     };
     let answer = written(&phase, definition, &partition, row)?;
@@ -111,16 +111,6 @@ fn written(phase: &Phase, definition: Option<Definition>, partition: &str, row: 
     };
     let trained = lines.into_iter().filter(|line| line.row == row).collect();
     Ok(Answer { live: None, history: Some(history), trained })
-}
-
-/// The one partition whose rows are born from those of another one.
-fn samples(definition: &Definition) -> Result<String> {
-    let expanding = definition.partitions.iter().filter(|partition| matches!(partition.birth, Birth::Expand { .. }));
-    let names: Vec<&str> = expanding.map(|partition| partition.name.as_str()).collect();
-    match names[..] {
-        [one] => Ok(one.to_owned()),
-        _ => bail!("found {} partitions that hold samples ({}); name one", names.len(), names.join(", ")),
-    }
 }
 
 fn text(answer: &Answer) -> String {

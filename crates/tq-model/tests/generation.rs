@@ -109,8 +109,8 @@ fn impossible_requests_are_refused_with_their_id() {
     assert!(refusal(|request| request.max_new_tokens = 38).contains("do not fit into max_len 40"));
     assert!(refusal(|request| request.prompt[0] = 16).contains("id 16 is outside the vocabulary of 16"));
     assert!(refusal(|request| request.sampling.temperature = -1.0).contains("temperature is -1"));
-    assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p 0"));
-    assert!(refusal(|request| request.sampling.top_k = Some(0)).contains("top_k Some(0)"));
+    assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p is 0"));
+    assert!(refusal(|request| request.sampling.top_k = Some(0)).contains("top_k is 0"));
     generator.submit(request(9, 4)).unwrap();
     assert!(generator.submit(request(9, 4)).unwrap_err().to_string().contains("submitted before"));
 }

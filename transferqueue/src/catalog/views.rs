@@ -325,6 +325,8 @@ pub struct QuietLease {
 pub struct FailedRow {
     /// For which task.
     pub task: String,
+    /// Name of its partition.
+    pub partition: String,
     /// Which row.
     pub row: RowId,
     /// Attempts that failed.
@@ -338,6 +340,8 @@ pub struct FailedRow {
 pub struct PoisonedRow {
     /// For which task.
     pub task: String,
+    /// Name of its partition.
+    pub partition: String,
     /// Which row.
     pub row: RowId,
     /// Its last error.

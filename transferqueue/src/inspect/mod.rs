@@ -43,7 +43,7 @@ pub use self::{
     server::{Server, serve},
     status::{ColumnBytesView, Status},
     units::UnitView,
-    why::Why,
+    why::{Why, samples},
 };
 use crate::{
     catalog::views::{HealthView, LedgerEntry, PartitionView, SessionView, TaskView, VersionView},
@@ -92,7 +92,7 @@ pub enum Request {
     Health,
     /// Everything about one row.
     Why {
-        /// Name of the partition; absent: the one that holds samples, if there is one alone.
+        /// Name of the partition; absent: see [`samples`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         partition: Option<String>,
         /// Its id.

@@ -5,8 +5,11 @@ use std::{
 
 use super::*;
 use crate::{
-    Options, PartitionId, Rows,
-    catalog::views::{CellState, RowTaskState},
+    Column, Kind, NewRow, Options, Outputs, PartitionId, Rows,
+    catalog::{
+        definition::{Birth, Gate, Partition, Task},
+        views::{CellState, RowTaskState},
+    },
     testing::{self, soon, training},
 };
 
@@ -197,7 +200,7 @@ fn a_trained_row_says_that_the_publication_consumes_it() {
     let actor =
         |server| why(server, row.0).0.live.unwrap().tasks.into_iter().find(|task| task.task == "actor").unwrap();
     assert_eq!(actor(&server).state, RowTaskState::Leased);
-    lease.commit(crate::Outputs::new()).unwrap();
+    lease.commit(Outputs::new()).unwrap();
     let done = actor(&server);
     assert_eq!(done.state, RowTaskState::Done);
     assert!(done.note.contains("version 1"), "{done:?}");
@@ -223,7 +226,23 @@ fn health_names_the_quiet_lease_the_silent_session_the_failed_row_and_the_wait()
     assert_eq!((failed.failed, failed.attempts, found.failed.len()), (1, 3, 3));
     assert!(found.waits.iter().any(|wait| wait.task == "reward" && wait.wait.causes[0].task == "rollout"), "{found:?}");
     assert_eq!((found.poisoned, found.budget), (None, None));
-    assert!(get(&server, &Request::Health).table().contains("quiet for"));
+    assert_eq!(failed.partition, "samples");
+    let table = get(&server, &Request::Health).table();
+    assert!(table.contains("quiet for") && table.contains("of `samples` failed 1 of 3 attempts"), "{table}");
+}
+
+#[test]
+fn the_row_that_stops_the_run_is_named_with_its_partition() {
+    let (_dir, store, server) = served();
+    let session = store.session("rollout-0").unwrap();
+    for _ in 0..3 {
+        session.claim("rollout", 1, soon()).unwrap().lease().unwrap().fail("no luck").unwrap();
+    }
+    let Reply::Health(health) = get(&server, &Request::Health) else { panic!("health") };
+    let poisoned = health.poisoned.as_ref().unwrap();
+    assert_eq!((poisoned.task.as_str(), poisoned.partition.as_str(), poisoned.row), ("rollout", "samples", RowId(0)));
+    let table = Reply::Health(health).table();
+    assert!(table.contains("`rollout`: row 0 of `samples`: no luck"), "{table}");
 }
 
 #[test]
@@ -267,6 +286,71 @@ fn rows_are_dropped_only_once_that_is_confirmed() {
         let wrong = ask(rows, reason, true).unwrap_err().to_string();
         assert!(wrong.contains(expected), "{wrong}");
     }
+}
+
+#[test]
+fn a_drop_says_when_others_moved_between_the_look_and_the_drop() {
+    let (_dir, store, _server) = served();
+    let session = store.session("cleaner").unwrap();
+    let plan = |rows: &str| {
+        let asked = peek::parse(rows, 10).unwrap();
+        discard::Plan::look(&store, "samples", &asked, "broken").unwrap()
+    };
+    let others = |row| session.drop_rows(PartitionId(1), &Rows::run(RowId(row), 1), "stale").unwrap();
+    let told = |discard: Discard| (discard.between, Reply::Drop(discard).table());
+    let (between, text) = told(plan("1").carry_out(&store).unwrap());
+    assert!(between == 0 && !text.contains("in between"), "{text}");
+
+    let some = plan("2-3");
+    others(3);
+    let (between, text) = told(some.carry_out(&store).unwrap());
+    assert!(between == 1 && text.contains("1 events of others came in between"), "{text}");
+    // All of its rows left before: the drop itself wrote nothing.
+    let all = plan("4");
+    others(4);
+    let (between, text) = told(all.carry_out(&store).unwrap());
+    assert!(between == 1 && text.contains("tq-cli why samples ROW"), "{text}");
+    let dropped = store.with_state(|state, _| state.ledger()[0].dropped.clone()).unwrap();
+    assert_eq!((dropped["broken"], dropped["stale"]), (2, 2));
+}
+
+#[test]
+fn the_trained_partition_is_meant_where_none_is_named() {
+    // As the quick start: rows of `val` are born from those of another partition too.
+    let mut definition = training(2);
+    let birth = |from: &str| Birth::Expand {
+        from: from.into(),
+        n: 1,
+        link: vec![],
+        gate: Gate::Every { cycles: 1, first: true },
+    };
+    definition.partitions.push(Partition {
+        name: "val_prompts".into(),
+        columns: vec![Column::new("prompt", Kind::Utf8)],
+        birth: Birth::Put { capacity: None },
+    });
+    let columns = vec![Column::new("response", Kind::Utf8)];
+    definition.partitions.push(Partition { name: "val".into(), columns, birth: birth("val_prompts") });
+    definition.tasks.push(Task { writes: vec!["response".into()], ..Task::new("validate", "val") });
+
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(definition.clone(), Options::default()).unwrap();
+    let session = store.session("feeder").unwrap();
+    session.put(PartitionId(2), vec![NewRow::default()], Outputs::new().utf8("prompt", ["1 + 1"]), soon()).unwrap();
+    session.close_partition(PartitionId(2)).unwrap();
+    testing::publish(&session, None, 0);
+    testing::feed(&session, 0, 5);
+    let born = |id| store.with_state(|state, _| state.born(PartitionId(id)).unwrap()).unwrap();
+    assert!(born(1) > 0 && born(3) > 0, "both hold samples");
+    let server = serve(&store, &dir.path().join("control.sock")).unwrap();
+    assert_eq!(why(&server, 0).0.partition, "samples");
+
+    assert_eq!(samples(&definition).unwrap(), "samples");
+    definition.schedule = None;
+    let several = samples(&definition).unwrap_err().to_string();
+    assert!(several.contains("name one") && several.contains("`val_prompts`, `val`"), "{several}");
+    definition.partitions.retain(|partition| partition.name != "samples");
+    assert_eq!(samples(&definition).unwrap(), "val");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::peek::{Cell, one, shorten};
 use crate::{
     catalog::{
         Refusal, State,
-        definition::Birth,
+        definition::{Birth, Definition},
         views::{CellState, RowView},
     },
     error::Error,
@@ -33,7 +33,7 @@ pub(super) fn why(store: &Store, partition: Option<&str>, row: RowId) -> Result<
     let found = store.with_state(|state, now| {
         let id = match partition {
             Some(name) => named(state, name)?,
-            None => samples(state)?,
+            None => named(state, samples(state.definition())?)?,
         };
         let name = state.describe(id)?.name;
         match state.row(id, row, now) {
@@ -55,26 +55,31 @@ pub(super) fn why(store: &Store, partition: Option<&str>, row: RowId) -> Result<
     Ok(Why { partition, row, live, cells })
 }
 
-fn named(state: &State, name: &str) -> Result<PartitionId, Refusal> {
-    state.partition(name).ok_or_else(|| unknown(state, format!("`{name}`")))
-}
-
-/// The partition that holds samples, if one alone does: rows born from those of another partition.
-fn samples(state: &State) -> Result<PartitionId, Refusal> {
-    let expanding = |name: &str| state.definition().partitions.iter().any(|p| p.name == name && is_expansion(&p.birth));
-    let views = state.partitions();
-    let found: Vec<_> = views.iter().filter(|view| view.born > 0 && expanding(&view.name)).collect();
-    match found[..] {
-        [one] => Ok(one.id),
-        _ => Err(unknown(state, "without a name (none or several hold samples; name one)".to_owned())),
+/// The partition that is meant where none is named: the trained one; without a schedule the only one whose rows are born
+/// from those of another.
+///
+/// # Errors
+/// When nothing is trained, and none or several hold such rows.
+pub fn samples(definition: &Definition) -> Result<&str, Refusal> {
+    if let Some(schedule) = &definition.schedule {
+        return Ok(&schedule.partition);
+    }
+    let expanding = definition.partitions.iter().filter(|partition| matches!(partition.birth, Birth::Expand { .. }));
+    match expanding.map(|partition| partition.name.as_str()).collect::<Vec<_>>()[..] {
+        [one] => Ok(one),
+        _ => {
+            let known = definition.partitions.iter().map(|partition| partition.name.as_str());
+            Err(unknown("without a name (none or several hold samples; name one)".to_owned(), known))
+        }
     }
 }
 
-fn is_expansion(birth: &Birth) -> bool {
-    matches!(birth, Birth::Expand { .. })
+fn named(state: &State, name: &str) -> Result<PartitionId, Refusal> {
+    let found = state.partition(name);
+    found.ok_or_else(|| unknown(format!("`{name}`"), state.partitions().iter().map(|view| view.name.as_str())))
 }
 
-fn unknown(state: &State, name: String) -> Refusal {
-    let known: Vec<String> = state.partitions().iter().take(64).map(|view| format!("`{}`", view.name)).collect();
+fn unknown<'a>(name: String, known: impl Iterator<Item = &'a str>) -> Refusal {
+    let known: Vec<String> = known.take(64).map(|known| format!("`{known}`")).collect();
     Refusal::Unknown { what: "partition".to_owned(), name, known: known.join(", ") }
 }

@@ -64,22 +64,19 @@ pub(super) fn space(free: u64, state: u64) -> Check {
 
 /// Whether every named state is complete, and the bytes of the largest.
 fn states(run: &Path, deep: bool) -> (Check, u64) {
-    let (mut whole, mut newest, mut largest, mut wrong) = (0, None, 0, Vec::new());
+    let (mut whole, mut largest, mut wrong) = (0, 0, Vec::new());
     for path in folder::phases(run).iter().flat_map(folder::Phase::states) {
         match complete(&path, deep) {
-            Ok(bytes) => {
-                (whole, largest) = (whole + 1, u64::max(largest, bytes));
-                newest.get_or_insert_with(|| path.clone());
-            }
+            Ok(bytes) => (whole, largest) = (whole + 1, u64::max(largest, bytes)),
             // A run takes old states away while it names new ones.
             Err(_) if !path.exists() => {}
             Err(found) => wrong.push(found),
         }
     }
     let read = if deep { ", every checksum holds" } else { "" };
-    let check = match (wrong.as_slice(), newest) {
-        ([], None) => Check::ok("states", "no named state yet"),
-        ([], Some(_)) => Check::ok("states", format!("{whole} named states are complete{read}")),
+    let check = match (wrong.as_slice(), whole) {
+        ([], 0) => Check::ok("states", "no named state yet"),
+        ([], _) => Check::ok("states", format!("{whole} named states are complete{read}")),
         ([first, ..], _) => Check::failed(
             "states",
             format!("{} of {} named states are damaged: {first}", wrong.len(), whole + wrong.len()),

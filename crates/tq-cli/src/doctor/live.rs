@@ -1,7 +1,10 @@
 //! What a running job says of itself, judged.
 
 use transferqueue::{
-    catalog::{limits::SESSION_TIMEOUT_MS, views::HealthView},
+    catalog::{
+        limits::SESSION_TIMEOUT_MS,
+        views::{FailedRow, HealthView},
+    },
     inspect::{Status, bytes, seconds},
 };
 
@@ -35,19 +38,23 @@ fn run(status: &Status) -> Check {
 
 fn rows(health: &HealthView) -> Vec<Check> {
     if let Some(row) = &health.poisoned {
-        let found = format!("row {} stops the run: it failed too often for `{}`: {}", row.row, row.task, row.error);
+        let found = format!(
+            "row {} of `{}` stops the run: it failed too often for `{}`: {}",
+            row.row, row.partition, row.task, row.error
+        );
         return vec![Check::failed(
             "rows",
             found,
-            format!("see tq-cli why {}; mend the cause, then tq-run --resume", row.row),
+            format!("see tq-cli why {} {}; mend the cause, then tq-run --resume", row.partition, row.row),
         )];
     }
     let last = health.failed.iter().filter(|row| row.failed + 1 >= row.attempts && row.attempts > 1);
     let close: Vec<Check> = last
         .map(|row| {
-            let found =
-                format!("row {} failed {} of {} attempts for `{}`", row.row, row.failed, row.attempts, row.task);
-            Check::warning("rows", found, format!("see tq-cli why {} for its errors before the last attempt", row.row))
+            let FailedRow { task, partition, row, failed, attempts } = row;
+            let found = format!("row {row} of `{partition}` failed {failed} of {attempts} attempts for `{task}`");
+            let advice = format!("see tq-cli why {partition} {row} for its errors before the last attempt");
+            Check::warning("rows", found, advice)
         })
         .collect();
     match (close.is_empty(), health.failed.is_empty()) {

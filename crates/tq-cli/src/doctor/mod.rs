@@ -13,14 +13,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use serde::Serialize;
 use transferqueue::{
     catalog::views::HealthView,
     inspect::{Client, InspectError, Reply, Request, Status},
 };
 
-use crate::{Cli, Format, find, folder, why::first_life};
+use crate::{Cli, Format, find, folder, views::another_version, why::first_life};
 
 /// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -129,7 +129,7 @@ fn ask(socket: &Path, checks: &mut Vec<Check>) -> Result<Option<(Status, HealthV
             ));
             Ok(Some((*status, *health)))
         }
-        Ok(_) => bail!("the job answers something else than it was asked: it is of another version than this program"),
+        Ok(_) => Err(another_version()),
         Err(error) => {
             checks.push(unanswered(socket, &error));
             Ok(None)

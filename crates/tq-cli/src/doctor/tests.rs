@@ -148,10 +148,20 @@ fn health(quiet_ms: u64) -> HealthView {
     }
 }
 
-/// The checks of that name: verdicts and what was found.
-fn judged(health: &HealthView, log: Option<&Activity>, check: &str) -> Vec<(Verdict, String)> {
+/// The checks of that name.
+fn checks(health: &HealthView, log: Option<&Activity>, check: &str) -> Vec<Check> {
     let checks: Vec<Check> = live::checks(&status(), health, log, 15_000);
-    checks.into_iter().filter(|found| found.check == check).map(|found| (found.verdict, found.found)).collect()
+    checks.into_iter().filter(|found| found.check == check).collect()
+}
+
+/// Their verdicts and what was found.
+fn judged(health: &HealthView, log: Option<&Activity>, check: &str) -> Vec<(Verdict, String)> {
+    checks(health, log, check).into_iter().map(|found| (found.verdict, found.found)).collect()
+}
+
+/// What the first of them says to do.
+fn advice(health: &HealthView, check: &str) -> String {
+    checks(health, None, check).remove(0).advice.unwrap_or_default()
 }
 
 #[test]
@@ -180,14 +190,23 @@ fn silent_sessions_failing_rows_poison_and_a_full_budget_are_told() {
     let found = judged(&health, None, "sessions");
     assert!(found[0].0 == Verdict::Warning && found[0].1.contains("rollout-3 is silent for 12.0s"), "{found:?}");
 
-    health.failed.push(FailedRow { task: "reward".into(), row: RowId(5), failed: 1, attempts: 3 });
+    let (task, partition) = ("reward".to_owned(), "val".to_owned());
+    health.failed.push(FailedRow {
+        task: task.clone(),
+        partition: partition.clone(),
+        row: RowId(5),
+        failed: 1,
+        attempts: 3,
+    });
     assert_eq!(judged(&health, None, "rows")[0].0, Verdict::Ok);
     health.failed[0].failed = 2;
     let found = judged(&health, None, "rows");
-    assert!(found[0].0 == Verdict::Warning && found[0].1.contains("row 5 failed 2 of 3 attempts"), "{found:?}");
-    health.poisoned = Some(PoisonedRow { task: "reward".into(), row: RowId(5), error: "no luck".into() });
+    assert!(found[0].0 == Verdict::Warning && found[0].1.contains("row 5 of `val` failed 2 of 3"), "{found:?}");
+    assert!(advice(&health, "rows").contains("tq-cli why val 5 "), "{}", advice(&health, "rows"));
+    health.poisoned = Some(PoisonedRow { task, partition, row: RowId(5), error: "no luck".into() });
     let found = judged(&health, None, "rows");
     assert!(found[0].0 == Verdict::Failed && found[0].1.contains("no luck"), "{found:?}");
+    assert!(advice(&health, "rows").contains("tq-cli why val 5;"), "{}", advice(&health, "rows"));
 
     health.budget = Some(BudgetView { bytes: 1 << 20, used: 1 << 19, blocks: false });
     assert_eq!(judged(&health, None, "budget")[0].0, Verdict::Ok);

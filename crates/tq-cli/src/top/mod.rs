@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 
 pub(crate) use draw::draw;
 
-use crate::{Cli, find, views::Views};
+use crate::{Cli, find, views::Views, watched::Watched};
 
 /// What is drawn.
 pub(crate) struct Screen {
@@ -48,15 +48,14 @@ pub(crate) fn run(cli: &Cli, every: Duration, notes: &mut dyn Write) -> Result<(
         bail!("top draws on a terminal, and this is none; use tq-cli watch status, or tq-cli watch tasks");
     }
     let socket = find::socket(cli, notes)?;
-    let mut client = find::connect(&socket)?;
-    let job = socket.parent().unwrap_or(&socket).display().to_string();
+    let mut job = Watched::connect(&socket)?;
+    let name = socket.parent().unwrap_or(&socket).display().to_string();
     let mut terminal = ratatui::try_init().context("cannot draw on this terminal; use tq-cli watch tasks")?;
     let mut screen: Option<Screen> = None;
     let ended = loop {
-        match Views::get(&mut client) {
-            Ok(views) => screen = Some(Screen::next(job.clone(), views, screen.as_ref())),
-            // The run has ended, unless it never answered.
-            Err(_) if screen.is_some() => break Ok(true),
+        match job.ask(Views::get) {
+            Ok(Some(views)) => screen = Some(Screen::next(name.clone(), views, screen.as_ref())),
+            Ok(None) => break Ok(true),
             Err(error) => break Err(error),
         }
         match shown(&mut terminal, screen.as_ref(), every) {

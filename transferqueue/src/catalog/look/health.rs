@@ -26,10 +26,12 @@ impl State {
         });
         let mut failed: Vec<FailedRow> = Vec::new();
         for cursor in &self.cursors {
-            let (task, attempts) = (&cursor.def.name, cursor.def.attempts);
+            let (task, partition, attempts) = (&cursor.def.name, &cursor.def.partition, cursor.def.attempts);
             // Only the worst matter: few rows fail at all, but nothing bounds their number.
-            let rows =
-                cursor.attempts.iter().map(|(&row, &failed)| FailedRow { task: task.clone(), row, failed, attempts });
+            let rows = cursor.attempts.iter().map(|(&row, &failed)| {
+                let (task, partition) = (task.clone(), partition.clone());
+                FailedRow { task, partition, row, failed, attempts }
+            });
             failed.extend(worst(rows, |row| Reverse(row.failed)));
         }
         failed.sort_by_key(|row| (row.attempts.saturating_sub(row.failed), row.row));
@@ -40,6 +42,7 @@ impl State {
             failed,
             poisoned: self.poisoned.as_ref().map(|poisoned| PoisonedRow {
                 task: name(poisoned.task.0 as usize),
+                partition: self.cursors[poisoned.task.0 as usize].def.partition.clone(),
                 row: poisoned.row,
                 error: poisoned.error.chars().take(1_000).collect(),
             }),

@@ -3,7 +3,7 @@
 mod row;
 
 use super::{Cell, Discard, Peek, Reply, Status};
-use crate::catalog::views::{HealthView, LedgerEntry, TaskView};
+use crate::catalog::views::{FailedRow, HealthView, LedgerEntry, PoisonedRow, TaskView};
 
 impl Reply {
     /// The answer as a table for people.
@@ -264,11 +264,14 @@ fn health(health: &HealthView) -> String {
         )
     });
     let sessions = health.sessions.iter().map(|s| format!("{}: seen {} ago", s.name, seconds(s.seen_ms_ago)));
-    let failed = health
-        .failed
-        .iter()
-        .map(|row| format!("`{}`: row {} failed {} of {} attempts", row.task, row.row, row.failed, row.attempts));
-    let poisoned = health.poisoned.iter().map(|row| format!("`{}`: row {}: {}", row.task, row.row, row.error));
+    let failed = health.failed.iter().map(|found| {
+        let FailedRow { task, partition, row, failed, attempts } = found;
+        format!("`{task}`: row {row} of `{partition}` failed {failed} of {attempts} attempts")
+    });
+    let poisoned = health.poisoned.iter().map(|found| {
+        let PoisonedRow { task, partition, row, error } = found;
+        format!("`{task}`: row {row} of `{partition}`: {error}")
+    });
     let waits = health.waits.iter().map(|wait| wait.wait.to_string());
     let budget = health.budget.iter().map(|budget| {
         let blocks = if budget.blocks { ", keeps the next group out" } else { "" };
@@ -285,7 +288,7 @@ fn health(health: &HealthView) -> String {
 }
 
 fn discard(discard: &Discard) -> String {
-    let Discard { partition, rows, gone, reason, losses, done } = discard;
+    let Discard { partition, rows, gone, reason, losses, done, between } = discard;
     let verb = if *done { "dropped" } else { "would drop" };
     let mut text = match rows.is_empty() {
         true => format!("no row to drop in `{partition}`\n"),
@@ -298,6 +301,12 @@ fn discard(discard: &Discard) -> String {
         let held = if loss.leased > 0 { format!(", {} of them held by a worker", loss.leased) } else { String::new() };
         let verb = if *done { "lost" } else { "would lose" };
         text.push_str(&format!("`{}` {verb} {}{held}\n", loss.task, loss.rows));
+    }
+    if *between > 0 && !rows.is_empty() {
+        text.push_str(&format!(
+            "{between} events of others came in between: some of these rows may have left by themselves; \
+             tq-cli why {partition} ROW tells\n"
+        ));
     }
     text
 }
