@@ -9,8 +9,8 @@ use std::{
 use tq_tests::{Workplace, workers};
 
 const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
-/// Long enough for what a test does meanwhile.
-const STEPS: &str = "trainer.total_training_steps=12";
+/// Long enough for what a test does meanwhile, also where a step takes no time.
+const STEPS: &str = "trainer.total_training_steps=40";
 
 fn workplace() -> Workplace {
     Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"))
