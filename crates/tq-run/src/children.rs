@@ -31,8 +31,10 @@ const RESTARTS: u32 = 5;
 const SHORT_LIVES: u32 = 20;
 const SHORT_LIFE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Between two looks at a process.
+/// Between two looks at a process, which are cheap.
 const TICK: Duration = Duration::from_millis(10);
+/// Between two looks at the store, which take its lock.
+const LOOK: Duration = Duration::from_millis(250);
 /// How long a worker has to leave when the phase is over. One that is stopped or stuck is not waited for longer.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -138,7 +140,7 @@ impl Office {
     fn pause(&self, time: Duration) {
         let until = Instant::now() + time.min(LONGEST_PAUSE);
         while Instant::now() < until && !self.is_over() {
-            thread::park_timeout(TICK);
+            thread::park_timeout(LOOK.min(until.saturating_duration_since(Instant::now())));
         }
     }
 
@@ -218,11 +220,16 @@ impl Process {
     /// it neither works nor leaves.
     fn end(mut self, office: &Office, name: &str) -> Result<Option<(ExitStatus, String)>> {
         let failed = || format!("worker process {name}");
-        let mut over: Option<Instant> = None;
+        let (mut over, mut looked): (Option<Instant>, _) = (None, Instant::now());
         let status = loop {
             if let Some(status) = self.child.try_wait().with_context(failed)? {
                 break status;
             }
+            thread::park_timeout(TICK);
+            if looked.elapsed() < LOOK {
+                continue;
+            }
+            looked = Instant::now();
             if office.is_over() && !office.is_there(name) {
                 if over.get_or_insert_with(Instant::now).elapsed() > FAREWELL {
                     tracing::warn!("worker process {name} does not end with the run, and is killed");
@@ -232,7 +239,6 @@ impl Process {
             } else {
                 over = None;
             }
-            thread::park_timeout(TICK);
         };
         let words = Vec::from(self.listening.join().unwrap_or_default()).join("\n");
         Ok(Some((status, if words.is_empty() { "it said nothing".to_owned() } else { words })))

@@ -172,7 +172,6 @@ impl PhaseRun<'_> {
                 kind: plan::WorkerKind::Threads,
                 index: 0,
                 source,
-                single: source,
                 trains: false,
             });
         }
@@ -182,9 +181,8 @@ impl PhaseRun<'_> {
             let group = group.map(|g| (g.count, g.device.as_str(), g.kind));
             let (count, device, kind) = group.unwrap_or((1, "cpu", plan::WorkerKind::Threads));
             let trains = worker.tasks.iter().any(|t| self.phase.tasks[t].training.is_some());
-            let single = worker.source || trains;
-            let worker = Worker { single, trains, kind, device: device.to_owned(), ..worker };
-            let count = if single { 1 } else { count };
+            let worker = Worker { trains, kind, device: device.to_owned(), ..worker };
+            let count = if worker.single() { 1 } else { count };
             // Sources of several partitions are one stage: numbered on, so that every worker has a name of its own.
             let first = out.iter().filter(|other| other.stage == worker.stage).count() as u64;
             out.extend((first..first + count).map(|index| Worker { index, ..worker.clone() }));
@@ -222,7 +220,7 @@ impl PhaseRun<'_> {
         Ok(Assignment {
             stage: worker.stage.clone(),
             index: worker.index,
-            single: worker.single,
+            single: worker.single(),
             trains: worker.trains,
             implementation: worker.implementation.clone(),
             with: worker.with.clone(),
@@ -269,6 +267,12 @@ struct Worker {
     kind: plan::WorkerKind,
     index: u64,
     source: bool,
-    single: bool,
     trains: bool,
+}
+
+impl Worker {
+    /// Whether its stage has one worker, whatever the group's count says.
+    fn single(&self) -> bool {
+        self.source || self.trains
+    }
 }

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use tq_stage::{Reporter, SharedReporter};
-use transferqueue::{Store, client::Remote, server::Program};
+use transferqueue::{Store, catalog::State, client::Remote, server::Program};
 
 use crate::{
     assignment::{Assignment, name},
@@ -158,13 +158,12 @@ impl<R: Record> Desk<R> {
     /// The first cycle whose training went with the worker's memory; `None` when nothing did.
     fn unpublished(&self, trainer: &Assignment) -> Result<Option<u64>> {
         let model = &trainer.model.as_ref().context("a trainer has a model")?.name;
-        self.store
-            .with_state(|state, _| {
-                let cycle = state.schedule().map_or(0, |schedule| schedule.cycle);
-                let offered = state.model(model).is_some_and(|id| state.newest(id).is_ok_and(|newest| newest.offered));
-                (!offered).then_some(cycle)
-            })
-            .map_err(Into::into)
+        let look = |state: &State, _| {
+            let cycle = state.schedule().map_or(0, |schedule| schedule.cycle);
+            let offered = state.model(model).is_some_and(|id| state.newest(id).is_ok_and(|newest| newest.offered));
+            (!offered).then_some(cycle)
+        };
+        Ok(self.store.with_state(look)?)
     }
 
     /// The assignment of a worker: its own, or for one that joins a stage of which any number may work, another's.
