@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -175,6 +177,32 @@ pub fn workers(runner: u32) -> Vec<(u32, String)> {
         Some((*pid, String::from_utf8(words.nth(1)?.to_vec()).ok()?))
     };
     pids.iter().filter_map(stage).collect()
+}
+
+/// The store process of a runner, once it lives.
+pub fn store_process(runner: u32) -> u32 {
+    until(|| {
+        let threads = fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
+        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+        let pids: Vec<u32> =
+            children.flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>()).collect();
+        pids.into_iter().find(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).nth(1) == Some(b"store")
+        })
+    })
+}
+
+/// Waits until `look` finds something, two minutes at most.
+pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "waited for two minutes");
+        thread::park_timeout(Duration::from_millis(10));
+    }
 }
 
 /// The repository's root.

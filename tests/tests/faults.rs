@@ -1,5 +1,5 @@
-//! `make faults`: a run whose processes are killed and stopped at random moments, the one with the store included, ends;
-//! and every row of the surviving history was trained exactly once. TQ_FAULT_SEED and TQ_FAULT_KILLS choose.
+//! `make faults`: a run whose processes are killed and stopped at random moments (workers, the store's process, the runner)
+//! ends; and every row of the surviving history was trained exactly once. TQ_FAULT_SEED and TQ_FAULT_KILLS choose.
 
 use std::{
     collections::BTreeSet,
@@ -9,10 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tq_tests::{Workplace, workers};
+use tq_tests::{Workplace, store_process, workers};
 use transferqueue::{catalog::Event, log};
 
-const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
+/// The store and every stage in a process of its own.
+const APART: &str = "+store={kind: process}";
 const GROUP: usize = 4;
 /// Sessions are lost after 30 s of silence.
 const LONG_STOP: Duration = Duration::from_secs(33);
@@ -91,7 +92,7 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let mut harness = Harness { place, steps: format!("trainer.total_training_steps={steps}"), lives: 0 };
     let mut dice = Dice(seed);
     let mut run = harness.start();
-    let (mut kills, mut store_kills, mut stops, mut long_stops) = (0_u64, 0_u64, 0_u64, 0_u64);
+    let (mut kills, mut store_kills, mut runner_kills, mut stops, mut long_stops) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
     let mut most_descriptors = 0;
     let begun = Instant::now();
     while kills < wanted {
@@ -99,18 +100,25 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
         if let Some(status) = run.try_wait().expect("its status") {
             panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
         }
-        most_descriptors = most_descriptors.max(descriptors(run.id()));
+        let store = store_process(run.id());
+        most_descriptors = most_descriptors.max(descriptors(store));
         let living = workers(run.id());
         let pick = dice.below(1 << 32) as usize;
         let of = |stage: &str| living.iter().filter(|(_, of)| of == stage).map(|(pid, _)| *pid).collect::<Vec<_>>();
         let targets = [of("rollout"), of("reward"), of("actor"), of("sft")].concat();
         match dice.below(40) {
-            // The store dies with its runner; its workers follow.
-            0 | 1 => {
+            // The store's process alone: it comes back under its workers.
+            0..=2 => {
+                let killed = u64::from(signal("KILL", store));
+                kills += killed;
+                store_kills += killed;
+            }
+            // The runner: everything follows, and is started again.
+            3 => {
                 assert!(signal("KILL", run.id()));
                 run.wait().expect("its end");
                 kills += 1;
-                store_kills += 1;
+                runner_kills += 1;
                 let dying = Instant::now();
                 while harness.alive() > 0 {
                     assert!(dying.elapsed() < Duration::from_secs(30), "workers outlive their runner");
@@ -118,9 +126,9 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
                 }
                 run = harness.start();
             }
-            stop @ 2..5 if !targets.is_empty() => {
+            stop @ 4..=6 if !targets.is_empty() => {
                 let pid = targets[pick % targets.len()];
-                let long = stop == 2 && long_stops < 2;
+                let long = stop == 4 && long_stops < 2;
                 if signal("STOP", pid) {
                     std::thread::park_timeout(if long { LONG_STOP } else { Duration::from_millis(dice.below(2_000)) });
                     signal("CONT", pid);
@@ -136,13 +144,14 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let status = run.wait().expect("its end");
     assert!(status.success(), "seed {seed}: {status}:\n{}", harness.said());
     println!(
-        "seed {seed}: {kills} kills ({store_kills} of the store), {stops} stops ({long_stops} of {LONG_STOP:?}) in \
-         {dealt:?}; {steps} steps ended after {:?}; at most {most_descriptors} descriptors of the runner",
+        "seed {seed}: {kills} kills ({store_kills} of the store, {runner_kills} of the runner), {stops} stops ({long_stops} of {LONG_STOP:?}) in \
+         {dealt:?}; {steps} steps ended after {:?}; at most {most_descriptors} descriptors of the store",
         begun.elapsed()
     );
     assert_eq!(harness.alive(), 0, "processes are left behind");
-    assert!(most_descriptors < 200, "{most_descriptors} descriptors of the runner");
-    check(&harness.place, steps);
+    assert!(most_descriptors < 200, "{most_descriptors} descriptors of the store");
+    check(&harness.place, steps, store_kills + runner_kills);
+    assert!(!harness.place.run_file("small", "arena").exists(), "bytes are left behind");
 }
 
 #[test]
@@ -168,7 +177,7 @@ fn a_worker_that_is_stopped_for_good_delays_its_own_leases_alone() {
 }
 
 /// Reads births and drops from the event log and training from the audit, and nothing else.
-fn check(place: &Workplace, steps: u64) {
+fn check(place: &Workplace, steps: u64, store_kills: u64) {
     let (mut born, mut dropped, mut samples) = (BTreeSet::new(), BTreeSet::new(), None);
     for entry in log::surviving(&place.run_file("small", "events")).expect("event log") {
         for event in entry.expect("a whole record").record.events {
@@ -192,6 +201,9 @@ fn check(place: &Workplace, steps: u64) {
     assert_eq!(born.difference(&dropped).copied().collect::<BTreeSet<_>>(), trained);
     place.assert_ledger_balances("small");
     let lines = place.lines("small", "metrics.jsonl");
-    let seen: Vec<_> = lines.iter().filter(|line| line.get("actor/pg_loss").is_some()).collect();
-    assert_eq!(seen.len(), steps as usize, "each step has one line");
+    let seen: Vec<u64> = lines.iter().filter_map(|line| line["step"].as_u64()).filter(|step| *step > 0).collect();
+    assert_eq!(seen, (1..=steps).collect::<Vec<_>>(), "each step has one line");
+    // What was reported of the step in flight goes with the process that collects it.
+    let told = lines.iter().filter(|line| line.get("actor/pg_loss").is_some()).count() as u64;
+    assert!(told + 2 * store_kills >= steps, "{told} of {steps} steps have their loss, {store_kills} kills");
 }

@@ -3,10 +3,10 @@
 use std::{
     fs,
     process::{Child, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tq_tests::{Workplace, workers};
+use tq_tests::{Workplace, until, workers};
 
 const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
 /// Long enough for what a test does meanwhile, also where a step takes no time.
@@ -79,17 +79,6 @@ impl Run {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut self.0.stderr.take().expect("its standard error"), &mut said).expect("text");
         (self.0.wait().expect("its end").success(), said)
-    }
-}
-
-fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(120), "waited for two minutes");
-        std::thread::park_timeout(Duration::from_millis(10));
     }
 }
 

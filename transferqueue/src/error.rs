@@ -8,6 +8,7 @@ use crate::{
     outputs::OutputError,
     snapshot::SnapshotError,
     transport::TransportError,
+    unit::{ArenaError, UnitError},
 };
 
 /// Why a call did not do what it was asked.
@@ -38,6 +39,12 @@ pub enum Error {
     /// The event log cannot be read or written.
     #[error(transparent)]
     Log(#[from] LogError),
+    /// Bytes cannot be kept in files, or found again.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    /// The store is not set up so that it can do this.
+    #[error("{what}")]
+    Options { what: String },
     /// A snapshot cannot be read or written.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
@@ -58,6 +65,12 @@ pub enum Error {
     /// The other side speaks another protocol.
     #[error("the catalog answered `{command}` with {found}: both sides must be of one version")]
     Protocol { command: &'static str, found: String },
+}
+
+impl From<UnitError> for Error {
+    fn from(error: UnitError) -> Self {
+        Self::Transport(TransportError::Unit(error))
+    }
 }
 
 impl Error {

@@ -85,7 +85,7 @@ impl Bench {
     fn new(case: Case, live: u64) -> Self {
         let (catalog, _) = Catalog::create(definition(case, live), 1, Millis(0)).expect("a sound definition");
         let mut bench = Self { catalog, session: SessionId(1), seq: 0, chunk: 0, lengths: 1 };
-        let open = Request { caller: None, command: Command::OpenSession { name: "bench".into() } };
+        let open = Request { caller: None, command: Command::OpenSession { name: "bench".into(), here: true } };
         bench.catalog.call(&open, Millis(0)).expect("a session opens");
         match case {
             Case::Group => bench.admit(live),

@@ -12,14 +12,17 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use tq_config::Arguments;
 use tq_model::ModelConfig;
-use tq_schedule::{Plan, Planner, SourceFiles, plan::Rows};
+use tq_schedule::{
+    Plan, Planner, SourceFiles,
+    plan::{Rows, StoreKind},
+};
 use tq_stage::{Parameters, Register};
 
 use crate::{
     builtin, cli, data, exit,
     folder::{Existing, RunFolder},
-    interrupt,
-    phase::{Ended, PhaseRun},
+    interrupt, keeper,
+    phase::{Crew, Ended, PhaseRun},
     process,
     recorder::curve,
     registry::Registry,
@@ -49,6 +52,8 @@ enum Stop {
     Refused(anyhow::Error),
     Failed(anyhow::Error),
     Interrupted(String),
+    /// Another process has told why.
+    Told(u8),
 }
 
 impl App {
@@ -78,6 +83,7 @@ impl App {
             Err(Stop::Refused(error)) => ended(&format!("refused: {error:#}"), exit::REFUSED),
             Err(Stop::Failed(error)) => ended(&format!("failed: {error:#}"), exit::FAILED),
             Err(Stop::Interrupted(what)) => ended(&what, exit::INTERRUPTED),
+            Err(Stop::Told(code)) => ExitCode::from(code),
         }
     }
 
@@ -104,26 +110,34 @@ impl App {
                 let schemas: BTreeMap<_, _> = self.registry.schemas().collect();
                 say(&serde_json::to_string_pretty(&schemas).map_err(|e| Stop::Failed(e.into()))?)?;
             }
+            Some(cli::Command::Store(asked)) => {
+                let plan = self.plan(&asked.arguments).map_err(Stop::Refused)?;
+                if asked.kept {
+                    process::end_with_the_runner().map_err(Stop::Failed)?;
+                }
+                let crew = if asked.kept { Crew::Kept } else { Crew::Joining };
+                self.train(&plan, Existing::of(asked.resume, asked.overwrite), asked.quiet, crew)?;
+            }
             Some(cli::Command::Worker(worker)) => worker::run(&self.registry, worker).map_err(Stop::Failed)?,
             Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?)?,
             None => {
                 let plan = self.plan(&cli.arguments).map_err(Stop::Refused)?;
                 if cli.dry_run {
                     say(&plan.describe())?;
+                } else if plan.store.kind == StoreKind::Process {
+                    let root = run_root(&plan).map_err(Stop::Refused)?;
+                    inputs(&plan).map_err(Stop::Refused)?;
+                    keeper::keep(&root, cli).map_err(Stop::Failed)?.map_or(Ok(()), |code| Err(Stop::Told(code)))?;
                 } else {
-                    self.train(&plan, cli)?;
+                    self.train(&plan, Existing::of(cli.resume, cli.overwrite), cli.quiet, Crew::Own)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn train(&self, plan: &Plan, cli: &cli::Cli) -> Result<(), Stop> {
-        let existing = match (cli.resume, cli.overwrite) {
-            (true, _) => Existing::Resume,
-            (_, true) => Existing::Overwrite,
-            _ => Existing::Refuse,
-        };
+    fn train(&self, plan: &Plan, existing: Existing, quiet: bool, crew: Crew) -> Result<(), Stop> {
+        let resume = existing == Existing::Resume;
         let root = run_root(plan).map_err(Stop::Refused)?;
         inputs(plan).map_err(Stop::Refused)?;
         let folder = RunFolder::open(&root, plan, existing).map_err(Stop::Refused)?;
@@ -133,7 +147,8 @@ impl App {
             let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
             let finals: BTreeMap<String, PathBuf> =
                 phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
-            if cli.resume && finals.keys().all(|model| phase_folder.is_final(model)) {
+            if resume && finals.keys().all(|model| phase_folder.is_final(model)) {
+                phase_folder.forget_arena(plan.store.arena.as_deref()).map_err(Stop::Failed)?;
                 models.extend(finals);
                 continue;
             }
@@ -144,8 +159,9 @@ impl App {
                 folder: phase_folder,
                 registry: &self.registry,
                 models: &models,
-                resume: cli.resume,
-                progress: !cli.quiet && settings::loggers(plan).map_err(Stop::Refused)?.contains(&Logger::Console),
+                resume,
+                crew,
+                progress: !quiet && settings::loggers(plan).map_err(Stop::Refused)?.contains(&Logger::Console),
             };
             match run.run().map_err(Stop::Failed)? {
                 Ended::Finished(finals) => models.extend(finals),

@@ -28,7 +28,7 @@ pub(crate) struct Cli {
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,
-    /// Go on from the last named state of the run's folder.
+    /// Go on where the run in the folder was (with `store.durability`), or from its last named state.
     #[arg(long, conflicts_with_all = ["overwrite", "dry_run"])]
     pub resume: bool,
     /// Delete a run that is in the way.
@@ -48,6 +48,9 @@ pub(crate) enum Command {
     },
     /// List the stages that pipelines can name, with the JSON schema of their settings.
     Stages,
+    /// Serve a pipeline's store without workers: they join with `tq-run worker`, here or on other hosts. A pipeline with
+    /// `store: {kind: process}` starts it itself.
+    Store(Store),
     /// Run one worker of a running pipeline. The runner starts it itself for `workers: {NAME: {kind: processes}}`.
     Worker(Worker),
     /// Draw the curves of runs again: one series a folder.
@@ -59,6 +62,26 @@ pub(crate) enum Command {
         #[arg(long)]
         svg: Option<PathBuf>,
     },
+}
+
+/// Which run's store.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Store {
+    /// Pipeline file and overrides.
+    #[arg(value_name = "PIPELINE.yaml | KEY=VALUE")]
+    pub arguments: Vec<String>,
+    /// Go on where the run's store was, or from its last named state.
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
+    /// Delete a run that is in the way.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// No progress bar.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// The runner starts the workers; end when standard input, whose other end it holds, ends.
+    #[arg(long, hide = true)]
+    pub kept: bool,
 }
 
 /// Which worker, and where its run is.

@@ -23,10 +23,27 @@ pub(crate) enum Existing {
     Overwrite,
 }
 
+impl Existing {
+    /// What the flags say.
+    pub(crate) fn of(resume: bool, overwrite: bool) -> Self {
+        match (resume, overwrite) {
+            (true, _) => Self::Resume,
+            (_, true) => Self::Overwrite,
+            _ => Self::Refuse,
+        }
+    }
+}
+
 /// What a run writes into its folder: all that `--overwrite` deletes.
-const WRITTEN: [&str; 11] = [
+const WRITTEN: [&str; 17] = [
     "plan.yaml",
     "events",
+    "arena",
+    "held_metrics.json",
+    "url",
+    "token",
+    "listen.url",
+    "listen.token",
     "checkpoints",
     "phases",
     "final",
@@ -130,6 +147,34 @@ impl PhaseFolder {
         self.root.join(name)
     }
 
+    /// Where the phase's bytes lie that outlive a process: a part of the folder for arenas that is its own, or `arena/`.
+    pub(crate) fn arena(&self, arenas: Option<&Path>) -> PathBuf {
+        let name = |path: &Path| path.file_name().map(PathBuf::from).unwrap_or_default();
+        match arenas {
+            Some(arenas) => arenas.join(name(self.doors())).join(name(&self.root)),
+            None => self.root.join("arena"),
+        }
+    }
+
+    /// Takes the bytes of a phase away that is done: nothing goes on from them any more.
+    ///
+    /// # Errors
+    /// When they cannot be deleted.
+    pub(crate) fn forget_arena(&self, arenas: Option<&Path>) -> Result<()> {
+        let arena = self.arena(arenas);
+        match fs::remove_dir_all(&arena) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(e).with_context(|| format!("cannot delete `{}`", arena.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Where the ports of a store process are found: one place for all phases.
+    pub(crate) fn doors(&self) -> &Path {
+        self.control.parent().unwrap_or(&self.root)
+    }
+
     /// The control socket of the run, one for all phases.
     pub(crate) fn control(&self) -> &Path {
         &self.control
@@ -178,7 +223,7 @@ impl PhaseFolder {
         self.checkpoints().join(WRITING)
     }
 
-    /// Takes away the events of a life that named no state: nothing of it survives, the phase begins anew.
+    /// Takes away the events of a life that nothing can go on from: the phase begins anew.
     ///
     /// # Errors
     /// When they cannot be deleted.

@@ -11,16 +11,17 @@ use std::{
 use anyhow::{Context, Result, anyhow};
 use tq_schedule::{Plan, plan};
 use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served};
-use transferqueue::{Error, Flush, Options, Store, inspect};
+use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, inspect};
 
 use crate::{
     assignment::Assignment,
-    children::Office,
+    children::Kept,
     definition::definition,
     export,
     folder::PhaseFolder,
     interrupt,
-    recorder::Recorder,
+    office::Office,
+    recorder::{Gap, Origin, Recorder},
     registry::Registry,
     reports::Desk,
     worker::{self, is},
@@ -54,7 +55,23 @@ pub(crate) struct PhaseRun<'a> {
     pub resume: bool,
     /// Whether to draw a progress bar.
     pub progress: bool,
+    /// Who starts the workers.
+    pub crew: Crew,
 }
+
+/// Who starts the workers of a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crew {
+    /// This process.
+    Own,
+    /// The keeper of this process.
+    Kept,
+    /// Nobody here: workers join.
+    Joining,
+}
+
+/// Between two looks at a phase whose workers are others' business.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl PhaseRun<'_> {
     /// Runs it to its end.
@@ -62,24 +79,14 @@ impl PhaseRun<'_> {
     /// # Errors
     /// The first error of a stage, the store or the recorder; the others are stopped.
     pub(crate) fn run(self) -> Result<Ended> {
-        let states = if self.resume { self.folder.named_states()? } else { Vec::new() };
-        if self.resume && states.is_empty() {
-            tracing::info!(phase = self.phase.name, "no state was named: the phase begins anew");
-            self.folder.forget_events()?;
-        }
-        let options =
-            Options { dir: Some(self.folder.root().to_owned()), flush: Flush::Publication, ..Options::default() };
-        let (store, begun_at) = match states.last() {
-            Some((steps, state)) => {
-                (Store::restore(state, options).with_context(|| format!("named state `{}`", state.display()))?, *steps)
-            }
-            None => (Store::create(definition(self.phase, self.plan)?, options)?, 0),
-        };
-        let recorder =
-            Recorder::start(&store, self.plan, self.phase, &self.folder, begun_at, self.resume, self.progress)?;
+        let (store, origin) = self.open()?;
+        let recorder = Recorder::start(&store, self.plan, self.phase, &self.folder, &origin, self.progress)?;
         let control = inspect::serve(&store, self.folder.control()).context("control socket")?;
         interrupt::watch(recorder.interrupted());
-        let outcome = self.work(&store, &recorder);
+        let outcome = match self.crew {
+            Crew::Own => self.work(&store, &recorder),
+            Crew::Kept | Crew::Joining => self.serve(&store, &recorder),
+        };
         drop(control);
         let steps = recorder.finish(&store);
         outcome?;
@@ -94,7 +101,78 @@ impl PhaseRun<'_> {
             export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;
             finals.insert(model.clone(), to);
         }
+        drop(store);
+        self.folder.forget_arena(self.plan.store.arena.as_deref())?;
         Ok(Ended::Finished(finals))
+    }
+
+    /// The store, new or as it was left: exactly there when it lies in files, else at the last named state.
+    fn open(&self) -> Result<(Store, Origin)> {
+        let asked = &self.plan.store;
+        let options = Options {
+            dir: Some(self.folder.root().to_owned()),
+            flush: Flush::Publication,
+            durability: asked.durability,
+            arena: Some(self.folder.arena(asked.arena.as_deref())),
+            ..Options::default()
+        };
+        let create = || Ok::<_, anyhow::Error>(Store::create(definition(self.phase, self.plan)?, options.clone())?);
+        if !self.resume {
+            return Ok((create()?, Origin::Beginning));
+        }
+        let states = self.folder.named_states()?;
+        if asked.durability > Durability::None && Store::is_left(&options) {
+            let mut gap = Gap::after(&self.folder, states.last().map_or(0, |(steps, _)| *steps))?;
+            match Store::recover(&options, |published, _, _| gap.hear(published)) {
+                Ok((store, recovered)) => {
+                    tracing::info!(phase = self.phase.name, ?recovered, "the store goes on where it was");
+                    return Ok((store, Origin::There(gap)));
+                }
+                // A log or an arena that is damaged is told, and left for the named state.
+                Err(error) => tracing::warn!("the store cannot go on where it was: {error}"),
+            }
+        }
+        match states.last() {
+            Some((steps, state)) => {
+                tracing::info!(phase = self.phase.name, steps, "going on from the last named state");
+                let store = Store::restore(state, options);
+                Ok((store.with_context(|| format!("named state `{}`", state.display()))?, Origin::State(*steps)))
+            }
+            None => {
+                tracing::info!(phase = self.phase.name, "no state was named: the phase begins anew");
+                self.folder.forget_events()?;
+                Ok((create()?, Origin::State(0)))
+            }
+        }
+    }
+
+    /// Serves the store to workers that others start, until every task has ended.
+    fn serve(&self, store: &Store, recorder: &Recorder) -> Result<()> {
+        let assignments = self.workers()?.iter().map(|worker| self.assignment(worker)).collect::<Result<Vec<_>>>()?;
+        let wanted = assignments.iter().map(Assignment::name).collect::<Vec<_>>().join(", ");
+        let joining = self.crew == Crew::Joining;
+        let desk = Arc::new(Desk::new(store.clone(), &self.phase.name, assignments, joining, recorder.record()));
+        let office = Office::open(store, self.folder.doors(), &desk, self.plan.store.listen.as_ref())?;
+        if joining {
+            let (url, token) = office.near();
+            tracing::warn!("phase {}: store at {url}, token file {}; wants {wanted}", self.phase.name, token.display());
+        }
+        let ended = |state: &State, _| state.schedule().is_some_and(|schedule| schedule.over) && state.all_ended();
+        let alone = |state: &State, now| state.sessions(now).is_empty();
+        while store.stopped().is_none() && !store.with_state(ended)? {
+            thread::park_timeout(LOOK);
+            // Nobody is there to end the step in progress.
+            if interrupt::requested() && store.with_state(alone)? {
+                store.stop("interrupted");
+            }
+        }
+        let stopped = store.stopped();
+        store.stop("the phase has ended");
+        office.close();
+        match stopped {
+            Some(reason) if !interrupt::requested() => Err(anyhow!(reason)),
+            _ => Ok(()),
+        }
     }
 
     /// Starts every worker, as a thread or a process, and waits for all of them.
@@ -110,7 +188,8 @@ impl PhaseRun<'_> {
         };
         let workers = self.workers()?;
         let assignments = workers.iter().map(|worker| self.assignment(worker)).collect::<Result<Vec<_>>>()?;
-        let desk = Arc::new(Desk::new(store.clone(), assignments.clone(), recorder.record()));
+        let desk = Desk::new(store.clone(), &self.phase.name, assignments.clone(), false, recorder.record());
+        let desk = Arc::new(desk);
         let apart = workers.iter().any(|worker| worker.kind == plan::WorkerKind::Processes);
         let listen = self.plan.store.listen.as_ref();
         let office = (apart || listen.is_some()).then(|| Office::open(store, self.folder.root(), &desk, listen));
@@ -121,7 +200,10 @@ impl PhaseRun<'_> {
                 let name = assignment.name();
                 let (desk, office) = (desk.clone(), office.as_ref());
                 let body = move || match (office, worker.kind) {
-                    (Some(office), plan::WorkerKind::Processes) => office.keep(assignment),
+                    (Some(office), plan::WorkerKind::Processes) => {
+                        let (ground, door) = (store, office.near());
+                        Kept { ground, door, stage: &assignment.stage, index: assignment.index }.keep()
+                    }
                     _ => worker::here(self.registry, store, &desk, assignment),
                 };
                 match thread::Builder::new().name(name.clone()).spawn_scoped(scope, body) {

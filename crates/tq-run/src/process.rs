@@ -1,8 +1,18 @@
 //! What must hold before libtorch does its first work: OpenMP threads that sleep instead of spinning, logging.
 
-use std::{env, os::unix::process::CommandExt, path::PathBuf, process::Command};
+use std::{
+    env,
+    io::{self, Read},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{self, Command},
+    thread,
+};
 
+use anyhow::{Context, Result};
 use tracing_subscriber::EnvFilter;
+
+use crate::exit;
 
 const WAIT_POLICY: &str = "OMP_WAIT_POLICY";
 /// Tensors of a training pass come back from the allocator's own pool instead of fresh, zeroed pages.
@@ -15,7 +25,7 @@ const ALLOCATOR: [(&str, &str); 2] = [("MALLOC_MMAP_THRESHOLD_", "33554432"), ("
 pub(crate) fn prepare() {
     let filter = EnvFilter::try_from_env("TQ_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     // A second call (in tests) finds a subscriber in place; that one stays.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).try_init();
     if env::var_os(WAIT_POLICY).is_none()
         && let Ok(program) = env::current_exe()
     {
@@ -29,4 +39,15 @@ pub(crate) fn prepare() {
 pub(crate) fn name() -> String {
     let path = env::args_os().next().map(PathBuf::from).unwrap_or_default();
     path.file_name().map_or_else(|| "tq-run".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Ends this process when standard input ends: the runner, which holds the other end, is gone.
+pub(crate) fn end_with_the_runner() -> Result<()> {
+    let watch = || {
+        // Nothing is ever sent: this returns when the other end is closed.
+        drop(io::stdin().read(&mut [0]));
+        process::exit(i32::from(exit::FAILED));
+    };
+    thread::Builder::new().name("follow".to_owned()).spawn(watch).context("a thread that follows the runner")?;
+    Ok(())
 }

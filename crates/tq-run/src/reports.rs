@@ -19,6 +19,7 @@ use transferqueue::{Store, catalog::State, client::Remote, server::Program};
 
 use crate::{
     assignment::{Assignment, name},
+    ground::{Ground, Standing},
     recorder::{PACE, Record},
 };
 
@@ -32,8 +33,20 @@ enum Message {
     /// What is there to do for this worker? Answered with an [`Errand`].
     /// `own`: the runner itself started it.
     Assignment { stage: String, index: u64, own: bool },
+    /// Who works in this phase? Answered with a [`Roster`].
+    Roster,
+    /// How does the run stand, and is this worker there? Answered with a [`Standing`].
+    Standing { worker: String },
     /// A call of its reporter. Numbers grow by 1; one that was heard before counts for nothing.
     Report { worker: String, life: u64, number: u64, report: Report },
+}
+
+/// The workers of a phase, for whoever starts their processes.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Roster {
+    pub(crate) phase: String,
+    /// Stage and index of each.
+    pub(crate) workers: Vec<(String, u64)>,
 }
 
 /// An assignment, and which life of its worker begins with it.
@@ -82,14 +95,17 @@ struct Life {
 /// The runner's side.
 pub(crate) struct Desk<R> {
     store: Store,
+    phase: String,
     assignments: Vec<Assignment>,
+    /// Nobody starts the phase's own workers: any may come and be one of them.
+    open: bool,
     record: R,
     lives: Mutex<BTreeMap<String, Life>>,
 }
 
 impl<R: Record> Desk<R> {
-    pub(crate) fn new(store: Store, assignments: Vec<Assignment>, record: R) -> Self {
-        Self { store, assignments, record, lives: Mutex::default() }
+    pub(crate) fn new(store: Store, phase: &str, assignments: Vec<Assignment>, open: bool, record: R) -> Self {
+        Self { store, phase: phase.to_owned(), assignments, open, record, lives: Mutex::default() }
     }
 
     /// What answers the messages of workers.
@@ -106,12 +122,17 @@ impl<R: Record> Desk<R> {
             Message::Assignment { stage, index, own } => {
                 let taken = self.assignments.iter().any(|known| known.stage == stage && known.index == index);
                 ensure!(
-                    own || !taken,
+                    own || self.open || !taken,
                     "worker {} is the runner's own; found a request to be it, expected an `--index` that is free",
                     name(&stage, index)
                 );
                 Ok(serde_json::to_vec(&self.begin(&stage, index)?)?)
             }
+            Message::Roster => {
+                let workers = self.assignments.iter().map(|known| (known.stage.clone(), known.index)).collect();
+                Ok(serde_json::to_vec(&Roster { phase: self.phase.clone(), workers })?)
+            }
+            Message::Standing { worker } => Ok(serde_json::to_vec(&Ground::standing(&self.store, &worker)?)?),
             // It may wait, and does nothing twice.
             Message::Report { worker, report: Report::Pace, .. } => {
                 self.record.reporter(&worker).pace();
@@ -120,7 +141,13 @@ impl<R: Record> Desk<R> {
             Message::Report { worker, life, number, report } => {
                 // Delivered under the lock: a life that begins meanwhile takes back all of the one before.
                 let mut lives = self.lives();
-                let known = lives.get_mut(&worker).filter(|known| known.life == life);
+                // A worker whose life began before this desk's: the store was killed under it, and came back.
+                let known = lives.entry(worker).or_insert_with_key(|worker| Life {
+                    life,
+                    heard: 0,
+                    reporter: self.record.reporter(worker),
+                });
+                let known = Some(known).filter(|known| known.life == life);
                 if let Some(known) = known.filter(|known| known.heard < number) {
                     known.heard = number;
                     report.deliver(&*known.reporter);
@@ -144,7 +171,9 @@ impl<R: Record> Desk<R> {
         assignment.index = index;
         let worker = assignment.name();
         let mut lives = self.lives();
-        let life = lives.get(&worker).map_or(0, |known| known.life + 1);
+        // The log grows with every life: those that a desk before this one gave do not come again.
+        let position = self.store.with_state(|state, _| state.seq())?;
+        let life = lives.get(&worker).map_or(0, |known| known.life + 1).max(position);
         self.store.lose(&worker)?;
         if assignment.trains
             && let Some(first) = self.unpublished(&assignment)?
@@ -199,6 +228,23 @@ impl Report {
             Self::Pace => to.pace(),
         }
     }
+}
+
+/// Asks who works in the phase that is served.
+///
+/// # Errors
+/// When the store cannot be reached.
+pub(crate) fn roster(remote: &Remote) -> Result<Roster> {
+    Ok(serde_json::from_slice(&remote.program(serde_json::to_vec(&Message::Roster)?, PATIENCE)?)?)
+}
+
+/// Asks how the run stands.
+///
+/// # Errors
+/// When the store cannot be reached within `patience`.
+pub(crate) fn standing(remote: &Remote, worker: &str, patience: Duration) -> Result<Standing> {
+    let message = serde_json::to_vec(&Message::Standing { worker: worker.to_owned() })?;
+    Ok(serde_json::from_slice(&remote.program(message, patience)?)?)
 }
 
 /// Asks the runner what a worker has to do.
@@ -297,7 +343,7 @@ mod tests {
         let store = Store::create(Definition::default(), Options::default()).unwrap();
         let worker = |stage: &str, single| Assignment::for_test(stage, single);
         let assignments = vec![worker("rollout", false), worker("dataset", true)];
-        Arc::new(Desk::new(store, assignments, book.clone())).program()
+        Arc::new(Desk::new(store, "rl", assignments, false, book.clone())).program()
     }
 
     fn begin(desk: &Program, stage: &str, index: u64, own: bool) -> Result<Errand, String> {
@@ -316,6 +362,7 @@ mod tests {
         let book = Book::default();
         let desk = desk(&book);
         let life = begin(&desk, "rollout", 0, true).unwrap().life;
+        assert_eq!(life, 1, "a desk that comes back gives no life twice: the log's position is in it");
         say(&desk, life, 1, f64::NAN);
         say(&desk, life, 1, f64::NAN);
         say(&desk, life, 2, 0.1);
@@ -332,6 +379,13 @@ mod tests {
         say(&desk, former, 1, 1.0);
         say(&desk, life, 1, 2.0);
         assert_eq!(*book.0.lock().unwrap(), [("rollout-0".to_owned(), 3, 2.0_f64.to_bits())]);
+    }
+
+    #[test]
+    fn a_desk_that_comes_back_hears_workers_that_outlived_the_one_before() {
+        let book = Book::default();
+        say(&desk(&book), 77, 5, 0.5);
+        assert_eq!(*book.0.lock().unwrap(), [("rollout-0".to_owned(), 3, 0.5_f64.to_bits())]);
     }
 
     #[test]

@@ -4,11 +4,9 @@
 
 use std::{
     fs,
-    io::Read,
     panic::{AssertUnwindSafe, catch_unwind},
     process,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -36,7 +34,7 @@ const LEAST_LIFE: Duration = Duration::from_secs(5);
 /// What the stage says, or why the runner cannot be reached.
 pub(crate) fn run(registry: &Registry, worker: &cli::Worker) -> Result<()> {
     if worker.follow {
-        end_with_the_runner()?;
+        crate::process::end_with_the_runner()?;
     }
     let path = &worker.token_file;
     let token = fs::read_to_string(path).with_context(|| format!("token file `{}`", path.display()))?;
@@ -106,17 +104,6 @@ fn live(name: &str, mut begin: impl FnMut() -> Result<(Box<dyn Stage>, Setup)>) 
             outcome => return outcome,
         }
     }
-}
-
-/// Ends this process when standard input ends: the runner, which holds the other end, is gone.
-fn end_with_the_runner() -> Result<()> {
-    let watch = || {
-        // Nothing is ever sent: this returns when the other end is closed.
-        drop(std::io::stdin().read(&mut [0]));
-        process::exit(i32::from(exit::FAILED));
-    };
-    thread::Builder::new().name("follow".to_owned()).spawn(watch).context("a thread that follows the runner")?;
-    Ok(())
 }
 
 /// Runs a stage; a panic is an error like others.

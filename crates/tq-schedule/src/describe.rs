@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::plan::{ColumnOrigin, Keep, Phase, Plan, Rows, Task, Version};
+use transferqueue::Durability;
+
+use crate::plan::{ColumnOrigin, Keep, Phase, Plan, Rows, Store, StoreKind, Task, Version};
 use crate::schedule::{Grain, OnPublication, Order, Schedule, WeightsRule};
 
 impl Plan {
@@ -42,7 +44,7 @@ impl Plan {
             );
         }
         let budget = self.store.budget.map_or_else(|| "no limit".into(), bytes);
-        line(text, format!("store budget: {budget}"));
+        line(text, format!("store budget: {budget}; {}", survives(&self.store)));
         for phase in &self.phases {
             text.push('\n');
             phase.describe(text);
@@ -264,4 +266,19 @@ fn bytes(count: u64) -> String {
         unit += 1;
     }
     if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", units[unit]) }
+}
+
+/// What a kill costs.
+fn survives(store: &Store) -> &'static str {
+    match (store.kind, store.durability) {
+        (_, Durability::None) => "a killed run goes on from its last named state",
+        (StoreKind::Thread, Durability::Process) => "a killed run goes on where it was",
+        (StoreKind::Process, Durability::Process) => {
+            "in a process of its own: its workers outlive it, and it goes on where it was"
+        }
+        (StoreKind::Thread, Durability::Host) => "a run whose machine goes down goes on where it was",
+        (StoreKind::Process, Durability::Host) => {
+            "in a process of its own: its workers outlive it; after the machine goes down it goes on where it was"
+        }
+    }
 }

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::path::PathBuf;
 
 use indexmap::IndexMap;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
-use transferqueue::server::ServerTls;
+use transferqueue::{Durability, server::ServerTls};
 
-use crate::plan::{Keep, OnFailure, WorkerKind};
+use crate::plan::{Keep, OnFailure, StoreKind, WorkerKind};
 use crate::port::{Dtype, Kind, Per};
 use crate::schedule::{Grain, OnPublication, Order, Preset, WeightsRule};
 
@@ -370,11 +371,14 @@ impl<'de> Deserialize<'de> for Anything {
     }
 }
 
-/// `store: {budget: 512MiB, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
+/// `store: {budget: 512MiB, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     pub(crate) budget: Option<Bytes>,
+    pub(crate) durability: Option<Durability>,
+    pub(crate) arena: Option<PathBuf>,
+    pub(crate) kind: StoreKind,
     pub(crate) listen: Option<String>,
     pub(crate) insecure: bool,
     pub(crate) tls: Option<ServerTls>,

@@ -3,12 +3,12 @@
 //! A [`Plan`] is plain data. It is written to `plan.yaml` ([`Plan::to_yaml`]) and shown by `--dry-run`
 //! ([`Plan::describe`]).
 
-use std::{collections::BTreeMap, fmt, net::SocketAddr};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
 
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use transferqueue::server::ServerTls;
+use transferqueue::{Durability, server::ServerTls};
 
 use crate::port::{Attributes, Extent, Kind, Per};
 use crate::schedule::{LagPromise, Schedule};
@@ -87,9 +87,31 @@ pub enum WorkerKind {
 pub struct Store {
     /// Bytes that rows may reserve; `None`: no limit.
     pub budget: Option<u64>,
+    /// What survives when a process is killed.
+    #[serde(default)]
+    pub durability: Durability,
+    /// Folder for the bytes that survive; `None`: `arena/` in the run's folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arena: Option<PathBuf>,
+    /// A part of the runner, or a process of its own.
+    #[serde(default)]
+    pub kind: StoreKind,
     /// Where workers of other hosts may join; `None`: workers of this host alone, while it has processes of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
+}
+
+/// Where the store runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreKind {
+    /// In the runner's process: it ends with it.
+    #[default]
+    #[serde(alias = "threads")]
+    Thread,
+    /// In a process of its own (`tq-run store`), which may be killed: its workers wait for the next one and go on.
+    #[serde(alias = "processes")]
+    Process,
 }
 
 /// An address that the store is served at.

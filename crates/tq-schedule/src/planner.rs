@@ -258,7 +258,18 @@ impl<'a> Planner<'a> {
                     refusals.push(refusal.nearest(stage, stages.iter().copied()));
                 }
             }
-            let kind = group.kind.unwrap_or(WorkerKind::Threads);
+            // Threads of a runner without a store would have nothing to hold on to.
+            let apart =
+                pipeline.get("store.kind").and_then(Node::as_str).is_some_and(|kind| kind.starts_with("process"));
+            if apart && group.kind == Some(WorkerKind::Threads) {
+                let found = "`threads` beside `store.kind: process`";
+                let mut refusal = Refusal::new(format!("{key}.kind"), found, "`processes`")
+                    .action("leave it out, or leave the store in the runner's process");
+                refusal.at = place(&format!("{key}.kind"));
+                refusals.push(refusal);
+            }
+            let own = if apart { WorkerKind::Processes } else { WorkerKind::Threads };
+            let kind = group.kind.unwrap_or(own);
             if kind == WorkerKind::Processes && !self.processes {
                 let mut refusal = Refusal::new(format!("{key}.kind"), "`processes`", "`threads`")
                     .action("this program runs its workers as threads");

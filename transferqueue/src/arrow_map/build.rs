@@ -6,8 +6,8 @@ use arrow::{
     datatypes::DataType,
 };
 
-use super::{MapError, storage};
-use crate::schema::Kind;
+use super::{MapError, inner_len, storage};
+use crate::schema::{Column, Kind};
 
 /// Arrow's 32-bit offsets end here.
 const LIMIT: usize = i32::MAX as usize;
@@ -34,6 +34,45 @@ pub(crate) fn ragged_array(column: &str, kind: &Kind, lens: &[usize], values: Bu
 pub(crate) fn bytes_array(column: &str, kind: &Kind, lens: &[usize], values: Buffer) -> Result<ArrayRef, MapError> {
     let offsets = offset_buffer(column, lens)?;
     Ok(assemble(ArrayData::builder(storage(kind)).len(lens.len()).add_buffer(offsets).add_buffer(values)))
+}
+
+/// The array that [`offset_bytes`](super::offset_bytes) and [`leaf_bytes`](super::leaf_bytes) took apart; nothing is copied.
+///
+/// # Errors
+/// [`MapError::Value`] when they are not such an array's.
+pub(crate) fn from_buffers(
+    column: &Column,
+    rows: usize,
+    offsets: Buffer,
+    values: Buffer,
+) -> Result<ArrayRef, MapError> {
+    let wrong = |what: String| MapError::Value { column: column.name.clone(), kind: column.kind.clone(), what };
+    let stored = storage(&column.kind);
+    let parts = ArrayData::builder(stored.clone()).len(rows);
+    let parts = match (&column.kind, &stored) {
+        (Kind::Dense { .. }, _) => {
+            let unit = bytes_per_step(&column.kind);
+            if rows.checked_mul(unit) != Some(values.len()) {
+                return Err(wrong(format!("{} bytes for {rows} cells of {unit}", values.len())));
+            }
+            return Ok(nested(stored, rows, values));
+        }
+        (Kind::Ragged { .. }, DataType::List(item)) => {
+            let unit = bytes_per_step(&column.kind);
+            let steps = values.len() / unit;
+            let child = nested(item.data_type().clone(), steps, values.slice_with_length(0, steps * unit));
+            parts.add_buffer(offsets).add_child_data(child.to_data())
+        }
+        _ => parts.add_buffer(offsets).add_buffer(values),
+    };
+    Ok(make_array(parts.build().map_err(|error| wrong(error.to_string()))?))
+}
+
+fn bytes_per_step(kind: &Kind) -> usize {
+    match kind {
+        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(kind),
+        _ => 1,
+    }
 }
 
 fn offset_buffer(column: &str, lens: &[usize]) -> Result<Buffer, MapError> {

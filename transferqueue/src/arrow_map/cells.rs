@@ -30,6 +30,11 @@ pub(crate) fn offsets(array: &dyn Array) -> Option<&[i32]> {
     }
 }
 
+/// The offsets as bytes; none for dense arrays.
+pub(crate) fn offset_bytes(array: &dyn Array) -> &[u8] {
+    offsets(array).map(bytemuck::cast_slice).unwrap_or_default()
+}
+
 /// The bytes of all elements of a dense or ragged array, or of all text and bytes; offsets count from their start.
 pub(crate) fn leaf_bytes(array: &dyn Array) -> Option<&[u8]> {
     macro_rules! primitives {

@@ -69,6 +69,9 @@ struct Replies {
     /// Number of the last call that was answered.
     last: u64,
     kept: VecDeque<Reply>,
+    /// Calls after `last` may have been answered without leaving a record, in a life that ended: they changed nothing,
+    /// and asking again is harmless.
+    gap: bool,
 }
 
 /// The state machine with its clock and its memory of replies. The owner calls it under one lock, reads `now` under that
@@ -79,6 +82,8 @@ pub struct Catalog {
     replies: BTreeMap<SessionId, Replies>,
     /// Time of the last call.
     clock: Millis,
+    /// Whether records carry their answers.
+    write_replies: bool,
 }
 
 impl Catalog {
@@ -88,7 +93,7 @@ impl Catalog {
     /// The first fault found in the definition.
     pub fn create(definition: Definition, incarnation: u64, now: Millis) -> Result<(Self, Record), Refusal> {
         let state = State::new(&definition, incarnation)?;
-        let mut catalog = Self { state, replies: BTreeMap::new(), clock: now };
+        let mut catalog = Self::over(state, now);
         let defined = Event::Defined { definition: Box::new(definition), incarnation };
         let (record, _, _) = catalog.commit(None, vec![defined], now);
         Ok((catalog, record.expect("invariant: a definition is an event")))
@@ -102,7 +107,7 @@ impl Catalog {
         let log = || Refusal::Log { found: first.seq, expected: 0, form: Record::VERSION };
         let Some(Event::Defined { definition, incarnation }) = first.events.first() else { return Err(log()) };
         let state = State::new(definition, *incarnation)?;
-        let mut catalog = Self { state, replies: BTreeMap::new(), clock: first.at };
+        let mut catalog = Self::over(state, first.at);
         catalog.replay(first)?;
         Ok(catalog)
     }
@@ -111,9 +116,25 @@ impl Catalog {
     /// to are absent, training that was not published is undone, a new lineage and a new clock begin.
     pub fn restore(state: State, now: Millis) -> (Self, Record) {
         let restored = Event::Restored { lineage: state.lineage + 1 };
-        let mut catalog = Self { state, replies: BTreeMap::new(), clock: now };
+        let mut catalog = Self::over(state, now);
         let (record, _, _) = catalog.commit(None, vec![restored], now);
         (catalog, record.expect("invariant: a restore is an event"))
+    }
+
+    fn over(state: State, clock: Millis) -> Self {
+        Self { state, replies: BTreeMap::new(), clock, write_replies: false }
+    }
+
+    /// From now on records carry the answers to sessions' calls, so that a replayed catalog can give them again.
+    pub fn keep_replies(&mut self) {
+        self.write_replies = true;
+    }
+
+    /// Ends a replay whose sessions live on: each may send its last call again, or the next one.
+    pub fn go_on(&mut self) {
+        for &session in self.state.sessions.keys() {
+            self.replies.entry(session).or_default().gap = true;
+        }
     }
 
     /// What the catalog knows.
@@ -159,12 +180,20 @@ impl Catalog {
             }
         };
         let answered = request.caller.filter(|_| !matches!(reply, Reply::NotYet(_)));
-        let (record, wakes, published) = self.commit(answered, events, now);
+        let (mut record, wakes, published) = self.commit(answered, events, now);
+        if self.write_replies
+            && let (Some(record), Some(_)) = (&mut record, answered)
+        {
+            record.reply = Some(reply.clone());
+        }
         if let Some((session, seq)) = answered
             && self.state.sessions.contains_key(&session)
         {
             let replies = self.replies.entry(session).or_default();
-            replies.last = seq;
+            if seq != replies.last + 1 {
+                replies.kept.clear();
+            }
+            (replies.last, replies.gap) = (seq, false);
             replies.kept.push_back(reply.clone());
             if replies.kept.len() > KEPT_REPLIES {
                 replies.kept.pop_front();
@@ -173,24 +202,37 @@ impl Catalog {
         Ok(Outcome { reply, record, wakes, published })
     }
 
-    /// Applies a record of the log. Records come in order, without gaps.
+    /// Applies a record of the log: what a publication in it consumed. Records come in order, without gaps.
     ///
     /// # Errors
     /// When it does not follow the last one, or is of another form.
-    pub fn replay(&mut self, record: &Record) -> Result<(), Refusal> {
+    pub fn replay(&mut self, record: &Record) -> Result<Option<Publication>, Refusal> {
         if record.seq != self.state.seq || record.version != Record::VERSION {
             let (found, expected) = (record.seq, self.state.seq);
             return Err(Refusal::Log { found, expected, form: Record::VERSION });
         }
-        record.events.iter().for_each(|event| apply(&mut self.state, event));
+        let mut published = None;
+        for event in &record.events {
+            self.note_publication(event, &mut published);
+            apply(&mut self.state, event);
+        }
         self.state.scratch = Scratch::default();
         self.state.seq += 1;
         self.clock = record.at;
         if let Some((session, seq)) = record.call {
-            self.replies.insert(session, Replies { last: seq, kept: VecDeque::new() });
+            let kept = record.reply.iter().cloned().collect();
+            self.replies.insert(session, Replies { last: seq, kept, gap: false });
         }
         self.forget_sessions(&record.events);
-        Ok(())
+        Ok(published)
+    }
+
+    /// Takes down what a publication is about to consume.
+    fn note_publication(&self, event: &Event, published: &mut Option<Publication>) {
+        if let Event::CyclePublished { cycle, version, lineage, .. } = *event {
+            let rows = cycle.map_or_else(Vec::new, |cycle| self.trained(cycle));
+            *published = Some(Publication { cycle, version, lineage, rows });
+        }
     }
 
     /// The reply to a call that was answered before.
@@ -207,8 +249,10 @@ impl Catalog {
                 }
             });
         }
-        let (last, kept) = self.replies.get(&session).map_or((0, None), |replies| (replies.last, Some(&replies.kept)));
-        if seq == last + 1 {
+        let replies = self.replies.get(&session);
+        let (last, gap) = replies.map_or((0, false), |replies| (replies.last, replies.gap));
+        let kept = replies.map(|replies| &replies.kept);
+        if seq == last + 1 || gap && seq > last {
             return Ok(None);
         }
         let back = last.checked_sub(seq).and_then(|back| {
@@ -235,10 +279,7 @@ impl Catalog {
         let mut applied = 0;
         while applied < events.len() {
             for event in &events[applied..] {
-                if let Event::CyclePublished { cycle, version, lineage, .. } = *event {
-                    let rows = cycle.map_or_else(Vec::new, |cycle| self.trained(cycle));
-                    published = Some(Publication { cycle, version, lineage, rows });
-                }
+                self.note_publication(event, &mut published);
                 apply(&mut self.state, event);
             }
             debug_assert!(events.len() < 100_000, "invariant: consequences come to an end: {:?}", &events[applied..]);
@@ -251,7 +292,7 @@ impl Catalog {
         let record = (!events.is_empty()).then(|| {
             let seq = self.state.seq;
             self.state.seq += 1;
-            Record { version: Record::VERSION, seq, at: now, call, events }
+            Record { version: Record::VERSION, seq, at: now, call, reply: None, events }
         });
         (record, wakes, published)
     }

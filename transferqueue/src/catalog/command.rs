@@ -132,6 +132,9 @@ pub enum Command {
     OpenSession {
         /// Shown as the holder of its leases.
         name: String,
+        /// It lives in the store's own process, and ends with it.
+        #[serde(default, skip_serializing_if = "is_false")]
+        here: bool,
     },
     /// The worker lives.
     Heartbeat,
@@ -259,6 +262,10 @@ pub enum Command {
     /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. The catalog sees to them after every
     /// command, within the same record; sent alone it finds nothing more.
     Settle,
+}
+
+pub(super) fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A command with its sender.

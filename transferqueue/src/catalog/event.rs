@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    command::{CellWrite, DropRows, NewRow, RowNote},
+    command::{CellWrite, DropRows, NewRow, Reply, RowNote},
     definition::{Definition, Partition},
 };
 use crate::ids::{ChunkId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -63,7 +63,14 @@ pub enum Event {
     /// The catalog was read back: leases ended, the clock starts anew, a new lineage begins.
     Restored { lineage: u64 },
     /// A worker arrived.
-    SessionOpened { session: SessionId, name: String, at: Millis },
+    /// `here`: in the store's own process.
+    SessionOpened {
+        session: SessionId,
+        name: String,
+        at: Millis,
+        #[serde(default, skip_serializing_if = "super::command::is_false")]
+        here: bool,
+    },
     /// It showed life.
     SessionSeen { session: SessionId, at: Millis },
     /// It left or was lost; a later call of it is refused.
@@ -144,9 +151,12 @@ pub struct Record {
     pub seq: u64,
     /// Store time.
     pub at: Millis,
-    /// Who asked, and the number of the call. The answer is not written down: nobody can ask for it after a restore,
-    /// which ends every session.
+    /// Who asked, and the number of the call.
     pub call: Option<(SessionId, u64)>,
+    /// The answer, where sessions outlive the store's process ([`Catalog::keep_replies`](super::Catalog::keep_replies)):
+    /// its caller may not have heard it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reply: Option<Reply>,
     /// In order.
     pub events: Vec<Event>,
 }

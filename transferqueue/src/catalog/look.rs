@@ -39,7 +39,7 @@ impl State {
     }
 
     fn task_view(&self, id: TaskId, cursor: &Cursor, now: Millis) -> TaskView {
-        let ended = self.table_of(cursor).closed && cursor.idle();
+        let ended = self.has_ended(cursor);
         let served = super::decide::servable(self, id);
         TaskView {
             id,
@@ -202,6 +202,15 @@ impl State {
         let table = self.table(partition)?;
         let columns = table.fields.iter().map(|field| field.def.clone()).collect();
         Ok(Partition { name: table.name.clone(), columns, birth: table.birth.clone() })
+    }
+
+    /// Whether nothing will come for any task again.
+    pub fn all_ended(&self) -> bool {
+        self.cursors.iter().all(|cursor| self.has_ended(cursor))
+    }
+
+    fn has_ended(&self, cursor: &Cursor) -> bool {
+        self.table_of(cursor).closed && cursor.idle()
     }
 
     /// Every sealed cell that is held, as runs: what a snapshot writes.

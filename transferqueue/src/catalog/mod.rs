@@ -14,7 +14,7 @@
 //!     ..Definition::default()
 //! };
 //! let (mut catalog, _first) = Catalog::create(definition, 1, Millis(0))?;
-//! let open = Request { caller: None, command: Command::OpenSession { name: "worker".into() } };
+//! let open = Request { caller: None, command: Command::OpenSession { name: "worker".into(), here: true } };
 //! let Reply::Session(session) = catalog.call(&open, Millis(1))?.reply else { unreachable!() };
 //! let mut seq = 0;
 //! let mut call = |command| {

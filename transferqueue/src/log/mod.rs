@@ -25,6 +25,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use read::replay_with;
 pub use read::{Entry, Reader, Torn, read, replay, surviving};
 
 use crate::catalog::event::{Event, Record};
@@ -123,8 +124,14 @@ impl Log {
     }
 
     /// Waits until all of it is on disk.
-    pub(crate) fn sync(&self) -> Result<(), LogError> {
+    fn sync(&self) -> Result<(), LogError> {
         self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
+    }
+
+    /// The segment that is being written, to be flushed while others append. Those before it are on the disk.
+    pub(crate) fn file(&self) -> Result<OpenSegment, LogError> {
+        let file = self.file.try_clone().map_err(LogError::io(&self.path, "flush"))?;
+        Ok(OpenSegment { file, path: self.path.clone() })
     }
 
     fn segment(dir: PathBuf, policy: Policy, segment: u64) -> Result<Self, LogError> {
@@ -132,6 +139,19 @@ impl Log {
         let opened = OpenOptions::new().create_new(true).append(true).open(&path);
         let file = opened.map_err(LogError::io(&path, "begin a segment"))?;
         Ok(Self { dir, policy, segment, file, path, bytes: 0 })
+    }
+}
+
+/// A segment that is being written.
+pub(crate) struct OpenSegment {
+    file: File,
+    path: PathBuf,
+}
+
+impl OpenSegment {
+    /// Waits until what was appended so far is on disk.
+    pub(crate) fn sync(&self) -> Result<(), LogError> {
+        self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{LogError, line, segments};
-use crate::catalog::{Catalog, event::Record};
+use crate::catalog::{Catalog, Publication, State, event::Record};
 
 /// A record and where it stands.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,14 +82,31 @@ pub fn surviving(dir: &Path) -> Result<impl Iterator<Item = Result<Entry, LogErr
 /// # Errors
 /// As [`surviving`], and [`LogError::Replay`] when a record does not follow.
 pub fn replay(dir: &Path) -> Result<Catalog, LogError> {
+    replay_with(dir, |_, _, _| {})
+}
+
+/// The same; `look` sees each surviving record, what a publication in it consumed, and the state right after it.
+///
+/// # Errors
+/// As [`replay`].
+pub(crate) fn replay_with(
+    dir: &Path,
+    mut look: impl FnMut(&Record, Option<&Publication>, &State),
+) -> Result<Catalog, LogError> {
     let mut catalog: Option<Catalog> = None;
     for entry in surviving(dir)? {
         let Entry { path, line, record } = entry?;
-        let result = match &mut catalog {
-            None => Catalog::open(&record).map(|begun| catalog = Some(begun)),
-            Some(catalog) => catalog.replay(&record),
+        let failed = |error| LogError::Replay { path, line, error };
+        let published = match &mut catalog {
+            None => {
+                catalog = Some(Catalog::open(&record).map_err(failed)?);
+                None
+            }
+            Some(catalog) => catalog.replay(&record).map_err(failed)?,
         };
-        result.map_err(|error| LogError::Replay { path, line, error })?;
+        if let Some(catalog) = &catalog {
+            look(&record, published.as_ref(), catalog.state());
+        }
     }
     catalog.ok_or_else(|| LogError::Missing { path: dir.to_owned() })
 }

@@ -10,7 +10,7 @@ use crate::{
 
 fn record(seq: u64) -> Record {
     let events = vec![Event::ClockJumped { to: Millis(seq * 10) }];
-    Record { version: Record::VERSION, seq, at: Millis(seq), call: None, events }
+    Record { version: Record::VERSION, seq, at: Millis(seq), call: None, reply: None, events }
 }
 
 fn policy(segment_bytes: u64) -> Policy {

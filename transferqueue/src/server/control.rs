@@ -65,7 +65,7 @@ fn call(service: &Service, body: &[u8]) -> Result<Answers<arrow_flight::Result>,
         }
     }
     let mut request = Request { caller: None, command };
-    let outcome = match service.store.ask(Sender::Wire(caller), &mut request, call.wait_ms.is_some()) {
+    let outcome = match service.ask(Sender::Wire(caller), &mut request, call.wait_ms.is_some()) {
         Ok(Asked::Answered(reply)) => Outcome::Reply(json(&reply)),
         Ok(Asked::Later(wait, None)) => Outcome::Later(json(&wait)),
         Ok(Asked::Later(wait, Some(listener))) => {
@@ -95,8 +95,9 @@ fn check(service: &Service, command: &Command, session: Option<u64>) -> Result<(
         Command::Lose(_) | Command::Tick | Command::Settle => {
             Err("only the store itself sends this command".to_owned())
         }
+        Command::OpenSession { here: true, .. } => Err("a session of another process is not `here`".to_owned()),
         Command::OpenSession { .. } if session.is_some() => Err("a session is opened without a session".to_owned()),
-        Command::OpenSession { name: asked } => {
+        Command::OpenSession { name: asked, .. } => {
             let there = service.store.with_state(|state, _| state.count_sessions()).unwrap_or_default();
             if there >= limits::SESSIONS {
                 return Err(format!("{there} sessions live already; close one"));

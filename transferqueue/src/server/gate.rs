@@ -3,7 +3,7 @@
 use std::{
     fs::{self, OpenOptions},
     io::{self, Read, Write},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
     path::Path,
 };
 
@@ -17,6 +17,19 @@ pub(super) fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 32];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The token that a killed server has left in its file, if nobody else can have read or written it.
+pub(super) fn left(path: &Path) -> Option<String> {
+    let mut file = fs::File::open(path).ok()?;
+    let found = file.metadata().ok()?;
+    // A process may only rename over what is its own user's, and 0600 says that nobody else reads it.
+    let ours = found.is_file()
+        && found.permissions().mode() & 0o777 == 0o600
+        && found.uid() == rustix::process::geteuid().as_raw();
+    let mut token = String::new();
+    file.read_to_string(&mut token).ok()?;
+    (ours && token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(token)
 }
 
 /// Writes the token where only this user can read it; under another name first, so that nobody reads half of it.

@@ -61,7 +61,8 @@ pub struct Options {
     pub insecure: bool,
     /// Encrypt, and show this certificate.
     pub tls: Option<ServerTls>,
-    /// Where to write the token, for this user alone (0600). `None`: it is only in [`Server::token`].
+    /// Where to write the token, for this user alone (0600). `None`: it is only in [`Server::token`]. A token that a killed
+    /// server has left there is used again, so that its clients come in again.
     pub token_file: Option<PathBuf>,
     /// Largest message in bytes.
     pub message_bytes: usize,
@@ -135,7 +136,10 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
         let config = tls.config().map_err(refused)?;
         builder = builder.tls_config(config).map_err(|error| refused(wire::tls::causes(&error)))?;
     }
-    let token = gate::token().map_err(failed("draw a token"))?;
+    let token = match options.token_file.as_deref().and_then(gate::left) {
+        Some(token) => token,
+        None => gate::token().map_err(failed("draw a token"))?,
+    };
     if let Some(path) = &options.token_file {
         gate::write(path, &token)?;
     }

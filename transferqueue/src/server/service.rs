@@ -10,7 +10,13 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{Program, control, listing, reading, writing};
-use crate::{catalog::definition::Partition, error::Error, ids::PartitionId, store::Store, wire};
+use crate::{
+    catalog::{command::Request as Call, definition::Partition},
+    error::Error,
+    ids::PartitionId,
+    store::{Store, asking::Asked, core::Sender},
+    wire,
+};
 
 /// What a partition is: asked of the catalog, which alone says what may be stored where.
 pub(crate) type Describe = Arc<dyn Fn(PartitionId) -> Result<Arc<Partition>, Error> + Send + Sync>;
@@ -23,6 +29,17 @@ pub(crate) struct Service {
     pub(crate) program: Option<Program>,
     pub(crate) incarnation: u64,
     pub(crate) message_bytes: usize,
+}
+
+impl Service {
+    /// Asks the store once. Where that waits for the disk, others of this thread go on elsewhere.
+    pub(super) fn ask(&self, sender: Sender, request: &mut Call, sleep: bool) -> Result<Asked, Error> {
+        if self.store.waits_for_disk()? {
+            tokio::task::block_in_place(|| self.store.ask(sender, request, sleep))
+        } else {
+            self.store.ask(sender, request, sleep)
+        }
+    }
 }
 
 /// A stream of answers.

@@ -25,7 +25,7 @@ use crate::{
     schema::Column,
     store::{asking::Asked, core::Sender},
     transport::{Placed, TransportError},
-    unit::UnitError,
+    unit::{UnitError, Writer},
     wire::{self, decode},
 };
 
@@ -98,7 +98,8 @@ fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Res
     if let Some(((chunk, slot), sizes)) = service.store.held(session, put.number)? {
         return Ok(wire::Placed::new(chunk, slot, &sizes));
     }
-    let placed = place(service, partition, ColumnId(position as u16), column, &parts)?;
+    let writer = Some((session, put.number));
+    let placed = place(service, writer, partition, ColumnId(position as u16), column, &parts)?;
     let answer = wire::Placed::new(placed.chunk, placed.slot, &placed.sizes);
     service.store.hold(session, put.number, placed)?;
     Ok(answer)
@@ -107,6 +108,7 @@ fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Res
 /// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else.
 fn place(
     service: &Service,
+    writer: Option<Writer>,
     partition: PartitionId,
     id: ColumnId,
     column: &Column,
@@ -115,7 +117,7 @@ fn place(
     let map = |error: arrow_map::MapError| TransportError::Unit(UnitError::Map(error));
     parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
     let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
-    service.store.unit().write(partition, id, column, array).map_err(TransportError::Unit)
+    service.store.unit().write_for(writer, partition, id, column, array).map_err(TransportError::Unit)
 }
 
 /// Puts rows as a stock client sends them: columns by name, every row new.
@@ -131,7 +133,7 @@ async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBat
             continue;
         }
         let id = ColumnId(position as u16);
-        let placed = place(service, partition, id, &columns[position], &[array])?;
+        let placed = place(service, None, partition, id, &columns[position], &[array])?;
         cells.push(CellWrite {
             column: id,
             rows: positions.clone(),
@@ -160,7 +162,7 @@ async fn patiently(service: &Service, command: Command) -> Result<Reply, Error> 
     let mut request = Request { caller: None, command };
     loop {
         let sleep = Instant::now() < deadline;
-        match service.store.ask(Sender::Here(None), &mut request, sleep)? {
+        match service.ask(Sender::Here(None), &mut request, sleep)? {
             Asked::Answered(reply) => return Ok(reply),
             Asked::Later(_, Some(listener)) => drop(tokio::time::timeout_at(deadline.into(), listener).await),
             Asked::Later(wait, None) => return Err(Error::Deadline(Box::new(wait))),

@@ -78,7 +78,7 @@ impl Session {
         transport: impl FnOnce(SessionId) -> Arc<dyn Transport>,
         name: String,
     ) -> Result<Self, Error> {
-        let id = match link.call(None, Command::OpenSession { name: name.clone() }, None)? {
+        let id = match link.call(None, Command::OpenSession { name: name.clone(), here: false }, None)? {
             Reply::Session(id) => id,
             other => return Err(unexpected("open_session", &other)),
         };

@@ -3,7 +3,7 @@
 use event_listener::EventListener;
 
 use super::{
-    Store,
+    Durability, Store,
     core::{Attempt, Sender},
     held::{MAX_HELD, Spot},
 };
@@ -41,6 +41,11 @@ impl Store {
             Attempt::Answered(reply) => Asked::Answered(reply),
             Attempt::Later(wait) => Asked::Later(wait, listener),
         })
+    }
+
+    /// Whether a call waits for the disk.
+    pub(crate) fn waits_for_disk(&self) -> Result<bool, Error> {
+        Ok(self.shared.lock()?.durability == Durability::Host)
     }
 
     /// Holds cells for a session of another process until it names them, lets them go, or ends. `number`: the client's

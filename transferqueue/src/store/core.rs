@@ -1,11 +1,11 @@
 //! What the catalog's lock protects, and what follows from a record.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{MutexGuard, PoisonError},
 };
 
-use super::{Publication, Shared, held::Held, waiters::Waiters};
+use super::{Durability, Publication, Shared, held::Held, waiters::Waiters};
 use crate::{
     catalog::{
         Catalog, Outcome,
@@ -14,7 +14,7 @@ use crate::{
         wait::Wait,
     },
     error::Error,
-    ids::SessionId,
+    ids::{ChunkId, SessionId},
     log::Log,
     unit::Unit,
 };
@@ -24,12 +24,15 @@ type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
 pub(super) struct Core {
     pub(super) catalog: Catalog,
     log: Option<Log>,
+    pub(super) durability: Durability,
     /// Sessions of this process, with the number of their last answered call.
     pub(super) sessions: BTreeMap<SessionId, u64>,
     pub(super) hooks: Vec<Hook>,
     pub(super) stopped: Option<String>,
     /// Cells that sessions of other processes have put and not named yet.
     pub(super) held: Held,
+    /// Chunks whose end is not on the disk yet, with the position of its event.
+    freed: VecDeque<(u64, ChunkId)>,
     /// What made the store unusable.
     broken: Option<String>,
 }
@@ -50,9 +53,12 @@ pub(super) enum Attempt {
 }
 
 impl Core {
-    pub(super) fn new(catalog: Catalog, log: Option<Log>) -> Self {
+    pub(super) fn new(mut catalog: Catalog, log: Option<Log>, durability: Durability) -> Self {
         let (sessions, hooks, held) = (BTreeMap::new(), Vec::new(), Held::default());
-        Self { catalog, log, sessions, hooks, stopped: None, held, broken: None }
+        if durability > Durability::None {
+            catalog.keep_replies();
+        }
+        Self { catalog, log, durability, sessions, hooks, stopped: None, held, freed: VecDeque::new(), broken: None }
     }
 
     #[cfg(test)]
@@ -60,13 +66,24 @@ impl Core {
         self.broken = Some(what.to_owned());
     }
 
-    /// Lets a record take effect outside the catalog: chunks, log. A record that cannot be logged breaks the store,
-    /// since memory and log would tell two stories from then on.
+    /// Lets a record take effect outside the catalog: first the log, then the chunks, so that no byte goes before its end
+    /// is written down. A record that cannot be logged breaks the store, since memory and log would tell two stories
+    /// from then on.
     pub(super) fn settle(&mut self, record: &Record, unit: &Unit) -> Result<(), Error> {
+        if let Some(log) = &mut self.log
+            && let Err(error) = log.append(record)
+        {
+            self.broken = Some(error.to_string());
+            return Err(error.into());
+        }
         for event in &record.events {
             match event {
                 Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
                     cells.iter().for_each(|cell| unit.committed(cell.chunk));
+                }
+                // Not before the event is on the disk, where that is waited for.
+                Event::ChunksFreed { chunks, .. } if self.durability == Durability::Host => {
+                    self.freed.extend(chunks.iter().map(|chunk| (record.seq, *chunk)));
                 }
                 Event::ChunksFreed { chunks, .. } => chunks.iter().for_each(|chunk| unit.free(*chunk)),
                 Event::SessionEnded { session, .. } => {
@@ -75,12 +92,6 @@ impl Core {
                 }
                 _ => {}
             }
-        }
-        if let Some(log) = &mut self.log
-            && let Err(error) = log.append(record)
-        {
-            self.broken = Some(error.to_string());
-            return Err(error.into());
         }
         Ok(())
     }
@@ -135,13 +146,46 @@ impl Shared {
             core.held.named(session, &request.command);
         }
         let stopped = core.stopped.clone();
+        let waits_for_disk = record.filter(|_| core.durability == Durability::Host).map(|record| record.seq);
         drop(core);
         wakes.into_iter().for_each(|wake| self.waiters.wake(wake));
+        if let Some(seq) = waits_for_disk {
+            // What others have seen already cannot be promised any more.
+            self.flusher.wait(seq, || self.flush()).inspect_err(|error| self.break_down(error))?;
+        }
         match (reply, stopped) {
             (Reply::NotYet(_), Some(reason)) => Err(Error::Stopped { reason }),
             (Reply::NotYet(wait), None) => Ok(Attempt::Later(wait)),
             (reply, _) => Ok(Attempt::Answered(reply)),
         }
+    }
+}
+
+impl Shared {
+    fn break_down(&self, error: &Error) {
+        if let Ok(mut core) = self.core.lock() {
+            core.broken.get_or_insert_with(|| error.to_string());
+        }
+    }
+
+    /// Brings everything so far to the disk, bytes before the events that name them; the position behind it.
+    fn flush(&self) -> Result<u64, Error> {
+        let (end, log) = {
+            let core = self.lock()?;
+            (core.catalog.state().seq(), core.log.as_ref().map(Log::file).transpose()?)
+        };
+        // What was written after this moment may come along; what was named before it does.
+        self.unit.sync()?;
+        if let Some(log) = log {
+            log.sync()?;
+        }
+        let freed: Vec<ChunkId> = {
+            let mut core = self.lock()?;
+            let ends = core.freed.partition_point(|(seq, _)| *seq < end);
+            core.freed.drain(..ends).map(|(_, chunk)| chunk).collect()
+        };
+        freed.into_iter().for_each(|chunk| self.unit.free(chunk));
+        Ok(end)
     }
 }
 

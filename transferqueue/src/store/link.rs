@@ -18,6 +18,11 @@ use crate::{
 
 impl Link for Store {
     fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
+        let command = match command {
+            // It ends with this process.
+            Command::OpenSession { name, .. } => Command::OpenSession { name, here: true },
+            other => other,
+        };
         let mut request = Request { caller: None, command };
         loop {
             // Asked once more after the deadline: the wait as it stands then, not as it stood when the sleep began.

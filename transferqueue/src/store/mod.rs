@@ -8,10 +8,12 @@
 pub(crate) mod asking;
 mod clock;
 pub(crate) mod core;
+mod flusher;
 pub(crate) mod held;
 mod link;
 mod options;
 mod publication;
+mod recover;
 #[cfg(test)]
 mod tests;
 mod ticker;
@@ -25,10 +27,15 @@ use std::{
 use self::{
     clock::Clock,
     core::{Core, Sender},
+    flusher::Flusher,
     ticker::Ticker,
     waiters::Waiters,
 };
-pub use self::{options::Options, publication::Publication};
+pub use self::{
+    options::{Durability, Options},
+    publication::Publication,
+    recover::Recovered,
+};
 use crate::{
     batch::Batch,
     catalog::{
@@ -61,6 +68,7 @@ struct Shared {
     unit: Unit,
     transport: Arc<dyn Transport>,
     waiters: Waiters,
+    flusher: Flusher,
     clock: Clock,
 }
 
@@ -71,19 +79,21 @@ impl Store {
     /// [`Error::Refused`] when the definition contradicts itself, [`Error::Log`] when the folder for events holds those of
     /// an earlier run or cannot be written.
     pub fn create(definition: Definition, options: Options) -> Result<Self, Error> {
-        let log = options.events().map(|dir| Log::create(&dir, options.policy())).transpose()?;
+        let log = options.begin_log()?;
         let clock = Clock::start();
         let incarnation = options.incarnation.unwrap_or_else(options::random);
         let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
-        let unit = Unit::new(options.chunk_bytes, 0);
-        Self::open(Core::new(catalog, log), first, unit, clock)
+        let unit = options.unit(incarnation, 0)?;
+        let mut core = Core::new(catalog, log, options.durability);
+        core.settle(&first, &unit)?;
+        Ok(Self::open(core, unit, clock))
     }
 
     /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
     /// (the same as before or a fresh one), events go on in a new segment.
     ///
     /// # Errors
-    /// [`Error::Snapshot`] for a damaged or foreign snapshot, by file; [`Error::Log`].
+    /// [`Error::Snapshot`] for a damaged or foreign snapshot, by file; [`Error::Log`]; [`Error::Arena`].
     pub fn restore(snapshot: &Path, options: Options) -> Result<Self, Error> {
         let mut taken = snapshot::read(snapshot)?;
         let log = match options.events() {
@@ -96,19 +106,33 @@ impl Store {
         };
         let clock = Clock::start();
         let (catalog, first) = Catalog::restore(taken.state, clock.now());
-        let unit = Unit::new(options.chunk_bytes, catalog.state().lineage());
-        taken.chunks.into_iter().for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
-        Self::open(Core::new(catalog, log), first, unit, clock)
+        let state = catalog.state();
+        let lives = taken.chunks.iter().map(|chunk| Unit::life(chunk.id) + 1).max().unwrap_or_default();
+        let unit = options.unit(state.incarnation, lives.max(state.lineage()))?;
+        for chunk in taken.chunks {
+            let description = state.describe(chunk.key.0)?;
+            unit.restore(chunk.key, &description.columns[usize::from(chunk.key.1.0)], chunk.id, chunk.pieces)?;
+        }
+        let mut core = Core::new(catalog, log, options.durability);
+        core.settle(&first, &unit)?;
+        Ok(Self::open(core, unit, clock))
     }
 
-    fn open(mut core: Core, first: crate::catalog::event::Record, unit: Unit, clock: Clock) -> Result<Self, Error> {
-        core.settle(&first, &unit)?;
+    fn open(core: Core, unit: Unit, clock: Clock) -> Self {
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
         let waiters = Waiters::default();
-        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
+        let shared = Arc::new(Shared {
+            core: Mutex::new(core),
+            definition,
+            unit,
+            transport,
+            waiters,
+            flusher: Flusher::default(),
+            clock,
+        });
         let ticker = Arc::new(Ticker::start(shared.clone()));
-        Ok(Self { shared, _ticker: ticker })
+        Self { shared, _ticker: ticker }
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.

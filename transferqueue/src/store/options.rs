@@ -7,7 +7,25 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::{Flush, Policy};
+use crate::{
+    error::Error,
+    log::{Flush, Log, Policy},
+    unit::{Unit, arena::Arena},
+};
+
+/// What survives the end of the store's process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Durability {
+    /// Events alone, for their history: what is not in a snapshot is gone.
+    #[default]
+    None,
+    /// Every byte and event, when any process is killed: bytes lie in shared-mapped files
+    /// ([`Store::recover`](super::Store::recover)).
+    Process,
+    /// The same when the machine goes down: a call is answered once its event and bytes are on the disk.
+    Host,
+}
 
 /// How a store is set up. Every field has a default: in memory alone, no event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +37,13 @@ pub struct Options {
     pub flush: Flush,
     /// Bytes after which the event log begins a new file.
     pub segment_bytes: u64,
+    /// What survives the end of the process. Beyond [`Durability::None`], `dir` is needed.
+    pub durability: Durability,
+    /// Where bytes lie that outlive the process. `None`: `arena/` in `dir`. On a memory file system (`/dev/shm/…`) they
+    /// cost no disk, and go with the machine.
+    pub arena: Option<PathBuf>,
+    /// Size of a file of the arena in bytes; its room is reserved at once.
+    pub arena_segment_bytes: usize,
     /// Bytes after which a chunk takes no more cells.
     pub chunk_bytes: usize,
     /// Tells pointers of this catalog from those of others. `None`: random.
@@ -27,7 +52,16 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { dir: None, flush: Flush::None, segment_bytes: 64 << 20, chunk_bytes: 256 << 10, incarnation: None }
+        Self {
+            dir: None,
+            flush: Flush::None,
+            segment_bytes: 64 << 20,
+            durability: Durability::None,
+            arena: None,
+            arena_segment_bytes: 16 << 20,
+            chunk_bytes: 256 << 10,
+            incarnation: None,
+        }
     }
 }
 
@@ -41,8 +75,43 @@ impl Options {
         self.dir.as_ref().map(|dir| dir.join("events"))
     }
 
+    /// The folder of a store that outlives its process.
+    ///
+    /// # Errors
+    /// [`Error::Options`] when there is none.
+    pub(super) fn lasting(&self) -> Result<&PathBuf, Error> {
+        self.dir.as_ref().ok_or_else(|| Error::Options {
+            what: format!(
+                "durability `{}` needs a folder for events and bytes; found `dir: None`",
+                serde_json::json!(self.durability).as_str().unwrap_or_default()
+            ),
+        })
+    }
+
+    /// Where bytes lie that outlive the process.
+    pub(super) fn arena_dir(&self) -> Result<PathBuf, Error> {
+        let dir = self.lasting()?;
+        Ok(self.arena.clone().unwrap_or_else(|| dir.join("arena")))
+    }
+
+    /// The unit of a store that begins or is restored: an empty one.
+    pub(super) fn unit(&self, incarnation: u64, life: u64) -> Result<Unit, Error> {
+        if self.durability == Durability::None {
+            return Ok(Unit::new(self.chunk_bytes, life));
+        }
+        let arena = Arena::create(&self.arena_dir()?, self.arena_segment_bytes, incarnation)?;
+        Ok(Unit::over(Some(arena), self.chunk_bytes, life))
+    }
+
+    /// A log that begins, where one is wanted.
+    pub(super) fn begin_log(&self) -> Result<Option<Log>, Error> {
+        Ok(self.events().map(|dir| Log::create(&dir, self.policy())).transpose()?)
+    }
+
     pub(super) fn policy(&self) -> Policy {
-        Policy { segment_bytes: self.segment_bytes, flush: self.flush }
+        // A store whose calls wait for the disk flushes bytes before events.
+        let flush = if self.durability == Durability::Host { Flush::None } else { self.flush };
+        Policy { segment_bytes: self.segment_bytes, flush }
     }
 }
 

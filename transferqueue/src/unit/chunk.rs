@@ -58,14 +58,14 @@ impl Chunk {
         Self { id, key, state: Mutex::new(state) }
     }
 
-    /// A closed chunk that the catalog holds; slots between the pieces are gone.
-    pub(super) fn restored(id: ChunkId, key: Key, pieces: Vec<(u32, ArrayRef)>) -> Self {
+    /// A closed chunk of an earlier life; slots between the pieces are gone. `live`: the catalog holds it.
+    pub(super) fn restored(id: ChunkId, key: Key, pieces: Vec<(u32, ArrayRef)>, live: bool) -> Self {
         let state = State {
             end: pieces.last().map_or(0, |(first, array)| first + array.len() as u32),
             // Pieces are slices of one array: each counts for what it shows.
             bytes: pieces.iter().map(|(_, array)| array.to_data().get_slice_memory_size().unwrap_or(0)).sum(),
             pieces: pieces.into_iter().map(|(first, array)| Piece { first, array }).collect(),
-            live: true,
+            live,
             closed: true,
             retired: false,
             grants: 0,
@@ -128,6 +128,10 @@ impl Chunk {
 
     pub(super) fn let_go(&self) {
         self.lock().grants -= 1;
+    }
+
+    pub(super) fn begin_write(&self) {
+        self.lock().writes += 1;
     }
 
     pub(super) fn end_write(&self) {

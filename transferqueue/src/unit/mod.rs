@@ -20,6 +20,7 @@
 //! # Ok::<(), transferqueue::unit::UnitError>(())
 //! ```
 
+pub(crate) mod arena;
 mod chunk;
 mod open;
 mod stats;
@@ -37,15 +38,19 @@ use std::{
 use arrow::array::ArrayRef;
 use dashmap::DashMap;
 
-use self::chunk::Chunk;
 pub use self::{
+    arena::ArenaError,
     open::OpenCell,
     stats::{ColumnBytes, Stats},
+};
+use self::{
+    arena::{Arena, Entry, StoreError},
+    chunk::Chunk,
 };
 use crate::{
     arrow_map::{self, MapError},
     catalog::command::{CellRun, Sizes},
-    ids::{ChunkId, ColumnId, PartitionId},
+    ids::{ChunkId, ColumnId, PartitionId, SessionId},
     schema::Column,
     transport::{Placed, View},
 };
@@ -62,6 +67,18 @@ pub enum UnitError {
     /// The array does not fit the column.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// There is no room for the bytes where they are to be kept.
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+}
+
+impl From<StoreError> for UnitError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Map(error) => Self::Map(error),
+            StoreError::Arena(error) => Self::Arena(error),
+        }
+    }
 }
 
 /// The cells of one column that are being filled.
@@ -76,7 +93,21 @@ pub(crate) struct Inner {
     open: Mutex<HashMap<Key, u64>>,
     next: AtomicU64,
     capacity: usize,
+    /// Where bytes are kept beyond this process, if they are. The last field: chunks go before it closes.
+    arena: Option<Arena>,
 }
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // What the chunks hold stays in the files.
+        if let Some(arena) = &self.arena {
+            arena.close();
+        }
+    }
+}
+
+/// The session of another process that puts cells, and its number for the put.
+pub(crate) type Writer = (SessionId, u64);
 
 /// A unit; clones share it.
 #[derive(Clone)]
@@ -94,21 +125,32 @@ impl Unit {
     /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
     /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
     pub fn new(capacity: usize, life: u64) -> Self {
+        Self::over(None, capacity, life)
+    }
+
+    /// A unit whose bytes lie in an arena.
+    pub(crate) fn over(arena: Option<Arena>, capacity: usize, life: u64) -> Self {
         let inner = Inner {
             chunks: DashMap::new(),
             filling: Mutex::default(),
             open: Mutex::default(),
             next: AtomicU64::new((life << LIFE_BITS) + 1),
             capacity,
+            arena,
         };
         Self { inner: Arc::new(inner) }
+    }
+
+    /// The lives of a catalog that chunk ids tell apart: of which one this chunk is.
+    pub(crate) fn life(chunk: ChunkId) -> u64 {
+        chunk.0 >> LIFE_BITS
     }
 
     /// Stores cells. Their slots follow each other in one chunk; the returned hold keeps them until the catalog knows.
     /// The array is taken over without a copy when its buffers are aligned and its own (as those of `Outputs` are).
     ///
     /// # Errors
-    /// [`UnitError::Map`] when the array does not fit the column.
+    /// [`UnitError::Map`] when the array does not fit the column; [`UnitError::Arena`] when there is no room for it.
     pub fn write(
         &self,
         partition: PartitionId,
@@ -116,9 +158,33 @@ impl Unit {
         column: &Column,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
+        self.write_for(None, partition, id, column, array)
+    }
+
+    /// Stores cells that a session of another process has put.
+    pub(crate) fn write_for(
+        &self,
+        writer: Option<Writer>,
+        partition: PartitionId,
+        id: ColumnId,
+        column: &Column,
+        array: ArrayRef,
+    ) -> Result<Placed, UnitError> {
         let array = arrow_map::own(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
-        Ok(self.inner.place((partition, id), array, sizes))
+        let Some(arena) = &self.inner.arena else {
+            return Ok(self.inner.place((partition, id), array, sizes));
+        };
+        let payload = arena.store(column, &array)?;
+        let placed = self.inner.place((partition, id), payload.array.clone(), sizes);
+        let (chunk, slot) = (placed.chunk, placed.slot);
+        payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
+        Ok(placed)
+    }
+
+    /// Waits until the bytes of every write so far are on the disk, if they are kept in files.
+    pub(crate) fn sync(&self) -> Result<(), ArenaError> {
+        self.inner.arena.as_ref().map_or(Ok(()), Arena::sync)
     }
 
     /// Looks at cells: views in the order of the runs, no byte copied. Each chunk among them is held until its last view
@@ -179,9 +245,37 @@ impl Unit {
         self.inner.stats()
     }
 
-    /// Puts a chunk back that a snapshot holds: live, closed, pieces at given slots.
-    pub(crate) fn adopt(&self, key: (PartitionId, ColumnId), id: ChunkId, pieces: Vec<(u32, ArrayRef)>) {
-        self.inner.chunks.insert(id, Arc::new(Chunk::restored(id, key, pieces)));
+    /// Puts a chunk back that a snapshot holds: live, closed, pieces at given slots. Where bytes are kept in files, they
+    /// are copied there.
+    pub(crate) fn restore(
+        &self,
+        (partition, id): Key,
+        column: &Column,
+        chunk: ChunkId,
+        pieces: Vec<(u32, ArrayRef)>,
+    ) -> Result<(), UnitError> {
+        let kept = |(slot, array): (u32, ArrayRef)| {
+            let Some(arena) = &self.inner.arena else { return Ok((slot, array)) };
+            let payload = arena.store(column, &arrow_map::own(column, &array)?)?;
+            payload.note(|place| Entry { partition, column: id, chunk, slot, writer: None, place })?;
+            Ok::<_, UnitError>((slot, payload.array))
+        };
+        let pieces = pieces.into_iter().map(kept).collect::<Result<Vec<_>, _>>()?;
+        self.adopt((partition, id), chunk, pieces, true);
+        Ok(())
+    }
+
+    /// Puts a closed chunk back whose pieces lie where they are to stay.
+    pub(crate) fn adopt(&self, key: Key, chunk: ChunkId, pieces: Vec<(u32, ArrayRef)>, live: bool) {
+        self.inner.chunks.insert(chunk, Arc::new(Chunk::restored(chunk, key, pieces, live)));
+    }
+
+    /// Holds cells of an adopted chunk for a writer that has not named them yet.
+    pub(crate) fn hold(&self, chunk: ChunkId, slot: u32, sizes: Sizes) -> Option<Placed> {
+        let found = self.inner.chunks.get(&chunk)?.clone();
+        found.begin_write();
+        let hold = WriteHold { unit: self.inner.clone(), chunk: found };
+        Some(Placed { chunk, slot, sizes, hold: Box::new(hold) })
     }
 }
 

@@ -94,7 +94,7 @@ fn open_cells_are_counted_until_they_are_sealed_or_forgotten() {
 #[test]
 fn a_restored_chunk_has_its_cells_at_their_slots_and_nothing_between() {
     let unit = Unit::new(1 << 20, 1);
-    unit.adopt((PartitionId(1), ColumnId(2)), ChunkId(7), vec![(2, cells(20..22)), (9, cells(90..91))]);
+    unit.adopt((PartitionId(1), ColumnId(2)), ChunkId(7), vec![(2, cells(20..22)), (9, cells(90..91))], true);
     let at = |slot, len| unit.read(&[CellRun { chunk: ChunkId(7), generation: 0, slot, len }]);
     assert_eq!(at(3, 1).unwrap()[0].array().as_ref(), cells(21..22).as_ref());
     assert_eq!(at(9, 1).unwrap()[0].array().as_ref(), cells(90..91).as_ref());

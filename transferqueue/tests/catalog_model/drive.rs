@@ -170,7 +170,9 @@ impl Driver {
     fn act(&mut self, op: Op) {
         match op {
             Op::Open => {
-                let Reply::Session(session) = self.own(Command::OpenSession { name: "s".into() }) else { panic!() };
+                let Reply::Session(session) = self.own(Command::OpenSession { name: "s".into(), here: false }) else {
+                    panic!()
+                };
                 self.model.sessions.insert(session.0, self.model.now);
             }
             Op::Close(pick) => {

@@ -127,7 +127,7 @@ impl World {
     }
 
     pub fn session(&mut self, name: &str) -> SessionId {
-        match self.own(Command::OpenSession { name: name.into() }).unwrap() {
+        match self.own(Command::OpenSession { name: name.into(), here: false }).unwrap() {
             Reply::Session(session) => session,
             other => panic!("{other:?}"),
         }
@@ -305,7 +305,7 @@ impl World {
             let record: Record = serde_json::from_str(&serde_json::to_string(record).unwrap()).unwrap();
             match &mut replayed {
                 None => replayed = Some(Catalog::open(&record).unwrap()),
-                Some(catalog) => catalog.replay(&record).unwrap(),
+                Some(catalog) => drop(catalog.replay(&record).unwrap()),
             }
         }
         assert!(replayed.unwrap().state() == self.catalog.state(), "the replayed state differs");

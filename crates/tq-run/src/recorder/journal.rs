@@ -10,9 +10,9 @@ use tq_schedule::{
     Plan,
     plan::{self, Phase},
 };
-use transferqueue::{Store, audit::Audit, catalog::Publication, snapshot::Captured};
+use transferqueue::{Durability, Store, audit::Audit, catalog::Publication, snapshot::Captured};
 
-use super::{board::Board, lines::Lines};
+use super::{Origin, board::Board, lines::Lines};
 use crate::{folder::PhaseFolder, interrupt, settings};
 
 /// A publication as the hook posts it.
@@ -51,25 +51,39 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    #[expect(clippy::too_many_arguments, reason = "one call, from the recorder")]
     pub(super) fn open(
         store: Store,
         board: Arc<Board>,
         plan: &Plan,
         phase: &Phase,
         folder: PhaseFolder,
-        begun_at: u64,
-        resumed: bool,
+        origin: &Origin,
         progress: bool,
     ) -> Result<Self> {
         let total = phase.arithmetic.total_cycles.context("the phase's length is known once it runs")?;
         folder.sweep()?;
-        let lines = Lines::open(&folder, &settings::loggers(plan)?, resumed.then_some(begun_at))?;
+        let keeps = plan.store.durability > Durability::None;
+        let mut lines = Lines::open(&folder, &settings::loggers(plan)?, origin, keeps)?;
         let kept_states = settings::kept_states(plan)?;
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
-        if resumed {
-            audit.rollback(begun_at)?;
+        match origin {
+            Origin::Beginning => {}
+            Origin::State(steps) => audit.rollback(*steps)?,
+            Origin::There(gap) => {
+                // After the machine went down the audit may even be ahead of the log.
+                audit.rollback(gap.audited.saturating_sub(1).min(gap.steps))?;
+                let definition = store.definition();
+                for publication in &gap.publications {
+                    let steps = publication.cycle.map_or(0, |cycle| cycle + 1);
+                    audit.append(publication, &definition, steps)?;
+                    lines.recover(steps)?;
+                }
+            }
         }
+        let named = match origin {
+            Origin::There(gap) => gap.named,
+            other => other.steps(),
+        };
         let first =
             phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
         let rounds = phase.partitions.values().find_map(|p| match p.rows {
@@ -84,7 +98,7 @@ impl Journal {
             .context("progress template")?;
         bar.set_style(style);
         bar.set_prefix(phase.name.clone());
-        bar.set_position(begun_at);
+        bar.set_position(origin.steps());
         let states = folder.named_states()?.into_iter().map(|(steps, _)| steps).collect();
         Ok(Self {
             store,
@@ -94,7 +108,7 @@ impl Journal {
             audit,
             bar,
             rounds,
-            named: begun_at,
+            named,
             states,
             kept_states,
             last_step: Instant::now(),

@@ -1,6 +1,10 @@
 //! Metrics lines in the order of steps; a step that is validated is held back until its validation is there.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context, Result};
 use serde_json::{Map, Value};
@@ -9,10 +13,12 @@ use tq_metrics::{
     sink::{JsonLines, Sink, TensorBoard},
 };
 
+use super::Origin;
 use crate::{folder::PhaseFolder, settings::Logger};
 
 /// File beside a named state with the lines that were held back at that moment.
 const HELD: &str = "held_metrics.json";
+const HELD_DRAFT: &str = "held_metrics.json.writing";
 
 struct Line {
     metrics: Metrics,
@@ -24,31 +30,58 @@ struct Line {
 pub(super) struct Lines {
     sinks: Vec<Box<dyn Sink>>,
     held: BTreeMap<u64, Line>,
+    /// The last step that has been added or written.
+    last: u64,
+    /// Folder where held lines are kept whenever they change, for a run that goes on exactly where it was killed.
+    kept: Option<PathBuf>,
 }
 
 impl Lines {
-    /// Opens the sinks that `trainer.logger` names. `resumed`: steps in the state the run goes on from; lines that a
-    /// killed life wrote beyond it go, those held back when it was named are held again.
-    pub(super) fn open(folder: &PhaseFolder, loggers: &[Logger], resumed: Option<u64>) -> Result<Self> {
+    /// Opens the sinks that `trainer.logger` names. Lines beyond the origin go, those held back there are held again.
+    /// `keeps`: the run can go on exactly where it is killed.
+    pub(super) fn open(folder: &PhaseFolder, loggers: &[Logger], origin: &Origin, keeps: bool) -> Result<Self> {
         let file = folder.file("metrics.jsonl");
-        let mut held = BTreeMap::new();
-        if let Some(begun_at) = resumed {
-            let state = folder.checkpoint(begun_at);
-            held = restore(&state)?;
-            let kept = |step: u64| state.exists() && step <= begun_at && !held.contains_key(&step);
-            cut(&file, kept).with_context(|| format!("cannot shorten `{}`", file.display()))?;
-        }
+        let shorten = |kept: &dyn Fn(u64) -> bool| {
+            cut(&file, kept).with_context(|| format!("cannot shorten `{}`", file.display()))
+        };
+        let (held, last) = match origin {
+            Origin::Beginning => (BTreeMap::new(), 0),
+            Origin::State(steps) => {
+                let state = folder.checkpoint(*steps);
+                let held = restore(&state)?;
+                shorten(&|step| state.exists() && step <= *steps && !held.contains_key(&step))?;
+                (held, *steps)
+            }
+            Origin::There(gap) => {
+                let held = restore(folder.root())?;
+                let written = shorten(&|step| step <= gap.steps && !held.contains_key(&step))?;
+                let last = written.max(held.keys().next_back().copied());
+                (held, last.unwrap_or(0))
+            }
+        };
         let mut sinks: Vec<Box<dyn Sink>> = vec![Box::new(JsonLines::open(&file)?)];
         if loggers.contains(&Logger::Tensorboard) {
             sinks.push(Box::new(TensorBoard::create(&folder.file("tensorboard"))?));
         }
-        Ok(Self { sinks, held })
+        let kept = keeps.then(|| folder.root().to_owned());
+        Ok(Self { sinks, held, last, kept })
     }
 
     /// Adds a step; `waits` when it is going to be validated.
     pub(super) fn add(&mut self, step: u64, metrics: Metrics, waits: bool) -> Result<()> {
         self.held.insert(step, Line { metrics, waits });
+        self.last = self.last.max(step);
         self.flush()
+    }
+
+    /// A step whose line went with a killed process, if it did: the step itself is done.
+    pub(super) fn recover(&mut self, step: u64) -> Result<()> {
+        if step <= self.last {
+            return Ok(());
+        }
+        let mut metrics = Metrics::new();
+        metrics.set("training/global_step", step as f64);
+        self.add(step, metrics, false)
     }
 
     /// Adds a step's validation. A step that is not held (its line was written before a restart) gets a line of its own.
@@ -69,8 +102,9 @@ impl Lines {
     pub(super) fn save(&self, state: &Path) -> Result<()> {
         let held: Map<String, Value> =
             self.held.iter().map(|(step, line)| (step.to_string(), Value::Object(line.metrics.to_json()))).collect();
-        let path = state.join(HELD);
-        fs::write(&path, Value::Object(held).to_string()).with_context(|| format!("cannot write `{}`", path.display()))
+        let (path, draft) = (state.join(HELD), state.join(HELD_DRAFT));
+        let written = fs::write(&draft, Value::Object(held).to_string()).and_then(|()| fs::rename(&draft, &path));
+        written.with_context(|| format!("cannot write `{}`", path.display()))
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -80,7 +114,10 @@ impl Lines {
             let (step, line) = entry.remove_entry();
             self.sinks.iter_mut().try_for_each(|sink| sink.write(step, &line.metrics))?;
         }
-        Ok(())
+        match &self.kept {
+            Some(folder) => self.save(folder),
+            None => Ok(()),
+        }
     }
 }
 
@@ -97,16 +134,18 @@ fn restore(state: &Path) -> Result<BTreeMap<u64, Line>> {
     Ok(held.into_iter().map(|(step, values)| (step, line(values))).collect())
 }
 
-/// Leaves the lines of the steps that are kept; a line without a step was cut off in the middle.
-fn cut(file: &Path, kept: impl Fn(u64) -> bool) -> io::Result<()> {
+/// Leaves the lines of the steps that are kept, and says the last of them; a line without a step was cut off in the
+/// middle.
+fn cut(file: &Path, kept: impl Fn(u64) -> bool) -> io::Result<Option<u64>> {
     let text = match fs::read_to_string(file) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text?,
     };
     let step = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64();
     let left: String =
         text.lines().filter(|line| step(line).is_some_and(&kept)).flat_map(|line| [line, "\n"]).collect();
     let draft = file.with_extension("jsonl.writing");
-    fs::write(&draft, left)?;
-    fs::rename(&draft, file)
+    fs::write(&draft, &left)?;
+    fs::rename(&draft, file)?;
+    Ok(left.lines().filter_map(step).max())
 }

@@ -14,7 +14,7 @@ use std::{sync::Arc, thread};
 use anyhow::{Context, Result, anyhow};
 use tq_schedule::{Plan, plan::Phase};
 use tq_stage::SharedReporter;
-use transferqueue::Store;
+use transferqueue::{Store, audit, catalog::Publication};
 
 use crate::{folder::PhaseFolder, interrupt};
 
@@ -31,6 +31,63 @@ pub(crate) trait Record: Send + Sync + 'static {
     fn forget(&self, worker: &str, first: u64);
 }
 
+/// Where a record goes on from.
+pub(crate) enum Origin {
+    /// The phase begins.
+    Beginning,
+    /// A named state after so many steps: what was written down beyond it is taken back.
+    State(u64),
+    /// Exactly where the store's process ended.
+    There(Gap),
+}
+
+impl Origin {
+    /// Steps that are done.
+    fn steps(&self) -> u64 {
+        match self {
+            Self::Beginning => 0,
+            Self::State(steps) => *steps,
+            Self::There(gap) => gap.steps,
+        }
+    }
+}
+
+/// What a killed process may not have written down any more: its journal was behind the store.
+pub(crate) struct Gap {
+    /// Steps whose publications are in the log.
+    steps: u64,
+    /// Steps of the last named state.
+    named: u64,
+    /// The last step in the audit; its lines may not be all there.
+    audited: u64,
+    /// Publications from that step on.
+    publications: Vec<Publication>,
+}
+
+impl Gap {
+    /// A gap after what the audit holds.
+    ///
+    /// # Errors
+    /// When the audit cannot be read.
+    pub(crate) fn after(folder: &PhaseFolder, named: u64) -> Result<Self> {
+        let path = folder.file("audit.jsonl");
+        let lines = if path.exists() { audit::surviving(&path)? } else { Vec::new() };
+        let audited = lines.iter().map(|line| line.step).max().unwrap_or(0);
+        Ok(Self { steps: 0, named, audited, publications: Vec::new() })
+    }
+
+    /// Hears of a publication in the log.
+    pub(crate) fn hear(&mut self, publication: &Publication) {
+        let Some(cycle) = publication.cycle else { return };
+        self.steps = cycle + 1;
+        // A life that was rolled back has published this step before.
+        self.publications.retain(|known| known.cycle < publication.cycle);
+        if self.steps >= self.audited {
+            self.publications.push(publication.clone());
+        }
+    }
+}
+
 /// The recorder of one phase.
 pub(crate) struct Recorder {
     board: Arc<Board>,
@@ -39,19 +96,17 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Starts the journal and hooks it to the store's publications. `begun_at`: steps in the state the run goes on from.
+    /// Starts the journal and hooks it to the store's publications.
     pub(crate) fn start(
         store: &Store,
         plan: &Plan,
         phase: &Phase,
         folder: &PhaseFolder,
-        begun_at: u64,
-        resumed: bool,
+        origin: &Origin,
         progress: bool,
     ) -> Result<Self> {
         let board = Arc::new(Board::default());
-        let journal =
-            Journal::open(store.clone(), board.clone(), plan, phase, folder.clone(), begun_at, resumed, progress)?;
+        let journal = Journal::open(store.clone(), board.clone(), plan, phase, folder.clone(), origin, progress)?;
         let (posted, every) = (board.clone(), phase.schedule.state_every.max(1));
         store.on_publication(move |publication| {
             let published = publication.consumed;

@@ -1,13 +1,14 @@
-//! `store:`, where the rows are held and who may come to them.
+//! `store:`, where the rows are held, what survives a kill, and who may come to them.
 
 use std::net::SocketAddr;
 
 use tq_config::{Node, Refusal, Refusals};
+use transferqueue::Durability;
 
 use super::section;
 use crate::{
     entry,
-    plan::{Listen, Store},
+    plan::{Listen, Store, StoreKind},
 };
 
 /// Reads the section.
@@ -18,17 +19,36 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
         refusal.at = pipeline.get(key).map(|node| Box::new(node.place().clone()));
         refusals.push(refusal);
     };
-    let budget = given.budget.map(|bytes| bytes.0);
+    // A process of its own is worth having because it may be killed.
+    let apart = given.kind == StoreKind::Process;
+    let durability = given.durability.unwrap_or(if apart { Durability::Process } else { Durability::None });
+    if apart && durability == Durability::None {
+        refuse("store.durability", "`none` beside `store.kind: process`".to_owned(), "`process` or `host`");
+    }
+    if given.arena.is_some() && durability == Durability::None {
+        refuse(
+            "store.arena",
+            "a folder for bytes that nothing keeps".to_owned(),
+            "`store.durability: process` or `host`",
+        );
+    }
+    let store = Store {
+        budget: given.budget.map(|bytes| bytes.0),
+        durability,
+        arena: given.arena,
+        kind: given.kind,
+        listen: None,
+    };
     let Some(listen) = given.listen else {
         if given.tls.is_some() || given.insecure {
             let key = if given.tls.is_some() { "store.tls" } else { "store.insecure" };
             refuse(key, "no `store.listen`".to_owned(), "the address that it is for");
         }
-        return Store { budget, listen: None };
+        return store;
     };
     let Ok(address) = listen.parse::<SocketAddr>() else {
         refuse("store.listen", format!("`{listen}`"), "ADDRESS:PORT, such as 127.0.0.1:7788 or 0.0.0.0:7788");
-        return Store { budget, listen: None };
+        return store;
     };
     match (&given.tls, given.insecure) {
         (Some(_), true) => refuse("store.insecure", "true beside `store.tls`".to_owned(), "one of them"),
@@ -38,5 +58,5 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
         }
         _ => {}
     }
-    Store { budget, listen: Some(Listen { address, insecure: given.insecure, tls: given.tls }) }
+    Store { listen: Some(Listen { address, insecure: given.insecure, tls: given.tls }), ..store }
 }

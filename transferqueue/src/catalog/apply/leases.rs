@@ -11,8 +11,8 @@ use super::super::{
 use crate::ids::{LeaseId, Millis, RowId, Rows, SessionId, TaskId};
 
 impl State {
-    pub(super) fn session_opened(&mut self, id: SessionId, name: &str, at: Millis) {
-        self.sessions.insert(id, Session { name: name.to_owned(), seen: at, leases: Default::default() });
+    pub(super) fn session_opened(&mut self, id: SessionId, name: &str, at: Millis, here: bool) {
+        self.sessions.insert(id, Session { name: name.to_owned(), seen: at, here, leases: Default::default() });
         self.next.session = SessionId(id.0 + 1);
     }
 

@@ -17,7 +17,7 @@ pub fn apply(state: &mut State, event: &Event) {
     match event {
         Event::Defined { .. } => {}
         Event::Restored { lineage } => state.restored(*lineage),
-        Event::SessionOpened { session, name, at } => state.session_opened(*session, name, *at),
+        Event::SessionOpened { session, name, at, here } => state.session_opened(*session, name, *at, *here),
         Event::SessionSeen { session, at } => {
             if let Some(session) = state.sessions.get_mut(session) {
                 session.seen = *at;

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::ids::{LeaseId, Millis, PartitionId, RowId, Rows, SessionId, TaskId};
 
-pub(super) fn open_session(state: &State, name: &str, now: Millis) -> Decision {
+pub(super) fn open_session(state: &State, name: &str, here: bool, now: Millis) -> Decision {
     let session = state.next.session;
-    let opened = Event::SessionOpened { session, name: name.to_owned(), at: now };
+    let opened = Event::SessionOpened { session, name: name.to_owned(), at: now, here };
     Decision::new(vec![opened], Reply::Session(session))
 }
 

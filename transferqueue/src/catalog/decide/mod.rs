@@ -52,7 +52,7 @@ impl Decision {
 pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: Millis) -> Result<Decision, Refusal> {
     let session = || caller.ok_or(Refusal::NoSession);
     match command {
-        Command::OpenSession { name } => Ok(leases::open_session(state, name, now)),
+        Command::OpenSession { name, here } => Ok(leases::open_session(state, name, *here, now)),
         Command::Heartbeat => session().map(|_| Decision::nothing(Reply::Done)),
         Command::CloseSession => Ok(Decision::done(leases::end_session(state, session()?, false))),
         Command::CreatePartition(partition) => partitions::create(state, partition, caller),

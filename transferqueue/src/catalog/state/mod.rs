@@ -39,6 +39,9 @@ pub(crate) struct Session {
     pub(crate) name: String,
     /// Last recorded sign of life.
     pub(crate) seen: Millis,
+    /// In the store's own process.
+    #[serde(default)]
+    pub(crate) here: bool,
     pub(crate) leases: BTreeSet<LeaseId>,
 }
 

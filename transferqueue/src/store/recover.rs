@@ -1,0 +1,240 @@
+//! A store whose process ended goes on exactly where it was: the log leads to the catalog, the arena holds the bytes.
+//!
+//! Sessions of other processes live on. Each may send its last call again and gets the answer it did not hear; cells it
+//! had put and not named are held for it again. Sessions of the process that ended go, and what they held returns.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    Options, Store,
+    clock::Clock,
+    core::{Core, Sender},
+};
+use crate::{
+    arrow_map,
+    catalog::{
+        Publication, State,
+        command::{CellWrite, Command, Request},
+        event::{Event, Record},
+    },
+    error::Error,
+    ids::{ChunkId, ColumnId, PartitionId, SessionId},
+    log::{self, Log, Torn},
+    transport::Placed,
+    unit::{
+        Unit,
+        arena::{Arena, ArenaError, Found},
+    },
+};
+
+/// What a recovery found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Position in the log that the store goes on from.
+    pub seq: u64,
+    /// Payload bytes that live on.
+    pub bytes: u64,
+    /// Sessions of other processes that live on.
+    pub sessions: usize,
+    /// Cells that such sessions have put and not named.
+    pub held: usize,
+    /// An unfinished last record that was cut off: nobody had heard of it.
+    pub torn: Option<Torn>,
+}
+
+impl Store {
+    /// Whether an earlier store has left a log and bytes in the folders of `options`, to be recovered.
+    pub fn is_left(options: &Options) -> bool {
+        let (Some(dir), Ok(arena)) = (options.events(), options.arena_dir()) else { return false };
+        Arena::is_there(&arena) && log::read(&dir).is_ok_and(|mut records| matches!(records.next(), Some(Ok(_))))
+    }
+
+    /// Goes on where an earlier store with [`Durability::Process`](super::Durability::Process) or more ended, however it
+    /// ended. `options` name the folders it had. `replayed` hears of every publication on the way (with the state right
+    /// after it), so that whoever keeps a record of them may close a gap.
+    ///
+    /// # Errors
+    /// [`Error::Log`] and [`Error::Arena`] by file, when what is needed is damaged, foreign or not there: nothing wrong is
+    /// ever served. The last snapshot is the way on then ([`Store::restore`]).
+    pub fn recover(
+        options: &Options,
+        mut replayed: impl FnMut(&Publication, &Record, &State),
+    ) -> Result<(Self, Recovered), Error> {
+        let dir = options.lasting()?.join("events");
+        let (arena, found) = Arena::open(&options.arena_dir()?, options.arena_segment_bytes)?;
+        let mut named = Named::of(&found);
+        let (log, torn) = Log::resume(&dir, options.policy())?;
+        let mut catalog = log::replay_with(&dir, |record, published, state| {
+            named.read(record);
+            if let Some(published) = published {
+                replayed(published, record, state);
+            }
+        })?;
+        catalog.go_on();
+        arena.is_of(catalog.state().incarnation)?;
+        let life = found.iter().map(|found| found.entry.chunk).chain(named.last).map(Unit::life).max();
+        let unit = Unit::over(Some(arena), options.chunk_bytes, life.map_or(0, |life| life + 1));
+        let (seq, sessions) = (catalog.state().seq(), catalog.state().sessions.values().filter(|s| !s.here).count());
+        let here: Vec<SessionId> =
+            catalog.state().sessions.iter().filter(|(_, session)| session.here).map(|(&id, _)| id).collect();
+        let puts = adopt(catalog.state(), &unit, found, &named, options)?;
+        let held = puts.len();
+        let mut core = Core::new(catalog, Some(log), options.durability);
+        for (session, number, placed) in puts {
+            // Whatever is over the limit was not held before either.
+            drop(core.held.put(session, number, placed));
+        }
+        let store = Self::open(core, unit, Clock::start());
+        // The clock begins anew: whoever holds something has its full time again.
+        for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
+            store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command })?;
+        }
+        let bytes = store.unit().stats().total().live;
+        Ok((store, Recovered { seq, bytes, sessions, held, torn }))
+    }
+}
+
+/// Cells of the arena's chunks that events have named.
+#[derive(Default)]
+struct Named {
+    chunks: BTreeSet<ChunkId>,
+    /// By chunk and first slot: how many.
+    cells: BTreeMap<(ChunkId, u32), u64>,
+    /// The chunk with the highest number.
+    last: Option<ChunkId>,
+}
+
+impl Named {
+    fn of(found: &[Found]) -> Self {
+        Self { chunks: found.iter().map(|found| found.entry.chunk).collect(), ..Self::default() }
+    }
+
+    fn read(&mut self, record: &Record) {
+        for event in &record.events {
+            match event {
+                Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
+                    cells.iter().for_each(|cell| self.add(cell));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, cell: &CellWrite) {
+        if self.chunks.contains(&cell.chunk) {
+            self.cells.insert((cell.chunk, cell.slot), cell.rows.len());
+        }
+        self.last = self.last.max(Some(cell.chunk));
+    }
+
+    /// Whether an event has named any of these cells.
+    fn has(&self, chunk: ChunkId, slot: u32, rows: u32) -> bool {
+        let end = u64::from(slot) + u64::from(rows);
+        self.cells
+            .range((chunk, 0)..=(chunk, u32::MAX))
+            .take_while(|((_, first), _)| u64::from(*first) < end)
+            .any(|((_, first), len)| u64::from(*first).saturating_add(*len) > u64::from(slot))
+    }
+}
+
+/// Runs of live cells of a chunk, as `(first slot, length)`.
+type Runs = Vec<(u32, u32)>;
+
+/// Gives the unit what still counts of the arena, and returns the puts that live sessions have not named yet.
+fn adopt(
+    state: &State,
+    unit: &Unit,
+    found: Vec<Found>,
+    named: &Named,
+    options: &Options,
+) -> Result<Vec<(SessionId, u64, Placed)>, Error> {
+    let mut live: BTreeMap<ChunkId, Runs> = BTreeMap::new();
+    for run in state.live_cells() {
+        live.entry(run.chunk).or_default().push((run.slot, run.len));
+    }
+    live.values_mut().for_each(join);
+    // Cells that are open are referred to, too, and are no live ones yet.
+    let referred: BTreeSet<ChunkId> = state.tables.values().flat_map(|table| table.pages.run_chunks()).collect();
+    let mut chunks: BTreeMap<ChunkId, Vec<Found>> = BTreeMap::new();
+    for found in found {
+        chunks.entry(found.entry.chunk).or_default().push(found);
+    }
+    let mut puts = Vec::new();
+    for (chunk, mut payloads) in chunks {
+        payloads.sort_unstable_by_key(|found| found.entry.slot);
+        let runs = live.remove(&chunk).unwrap_or_default();
+        let (mut pieces, mut waiting, mut missing) = (Vec::new(), Vec::new(), runs.clone());
+        let mut key: Option<(PartitionId, ColumnId)> = None;
+        for found in payloads {
+            let entry = &found.entry;
+            let needed = take(&mut missing, entry.slot, entry.place.rows);
+            let writer = entry.writer.filter(|(session, _)| {
+                !needed && !named.has(chunk, entry.slot, entry.place.rows) && state.has_session(*session)
+            });
+            let column = state.describe(entry.partition).ok();
+            let column = column.as_ref().and_then(|known| known.columns.get(usize::from(entry.column.0)));
+            let maybe = writer.is_some() || referred.contains(&chunk);
+            let (true, Some(column)) = (needed || maybe, column) else { continue };
+            let array = match found.cells(column) {
+                Ok(array) => array,
+                Err(error) if needed => return Err(error.into()),
+                // It was let go before, and its pages with it.
+                Err(_) => continue,
+            };
+            if let Some((session, number)) = writer {
+                let sizes = arrow_map::sizes(column, &array).map_err(crate::unit::UnitError::from)?;
+                waiting.push((session, number, entry.slot, sizes));
+            }
+            key = Some((entry.partition, entry.column));
+            pieces.push((entry.slot, array));
+        }
+        if let Some((slot, len)) = missing.first() {
+            return Err(lost(options, chunk, *slot, *len));
+        }
+        let Some(key) = key else { continue };
+        unit.adopt(key, chunk, pieces, referred.contains(&chunk));
+        for (session, number, slot, sizes) in waiting {
+            puts.extend(unit.hold(chunk, slot, sizes).map(|placed| (session, number, placed)));
+        }
+    }
+    match live.first_key_value() {
+        Some((chunk, runs)) => Err(lost(options, *chunk, runs[0].0, runs[0].1)),
+        None => Ok(puts),
+    }
+}
+
+/// Sorts runs and joins those that follow each other.
+fn join(runs: &mut Runs) {
+    runs.sort_unstable();
+    let mut joined = Runs::new();
+    for &(first, len) in runs.iter() {
+        match joined.last_mut() {
+            Some((start, length)) if *start + *length == first => *length += len,
+            _ => joined.push((first, len)),
+        }
+    }
+    *runs = joined;
+}
+
+/// Takes the slots `slot..slot + rows` out of the runs; whether any of them was in there.
+fn take(runs: &mut Runs, slot: u32, rows: u32) -> bool {
+    let (end, mut left, mut any) = (slot.saturating_add(rows), Runs::new(), false);
+    for &(first, len) in runs.iter() {
+        let last = first + len;
+        if last <= slot || first >= end {
+            left.push((first, len));
+            continue;
+        }
+        any = true;
+        left.extend((first < slot).then(|| (first, slot - first)));
+        left.extend((last > end).then(|| (end, last - end)));
+    }
+    *runs = left;
+    any
+}
+
+fn lost(options: &Options, chunk: ChunkId, slot: u32, len: u32) -> Error {
+    let path = options.arena_dir().unwrap_or_default();
+    let found = format!("no payload holds cells {slot}..{} of chunk {chunk}, which are live", slot + len);
+    ArenaError::Damaged { path, found }.into()
+}

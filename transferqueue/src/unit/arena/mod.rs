@@ -1,0 +1,296 @@
+//! Bytes that outlive their process: cells in shared-mapped files.
+//!
+//! ```text
+//! arena/meta.json          format, incarnation
+//! arena/000004.data        a segment: payloads one after the other, each on 64 bytes
+//! arena/000004.index       a line for each payload: where it lies, what it holds, its checksum
+//! ```
+//!
+//! A payload is written once and never changed, so a mapping of it can be handed out as an Arrow array without a copy. The
+//! kernel keeps the pages when the process is killed; [`Arena::open`] finds them again. What of it still counts is the
+//! catalog's word: a payload is named by an event, or held by a session that lives, or nobody's.
+//!
+//! Blocks are reserved before they are written: a full disk is an error of [`Arena::store`], not a signal in the middle of
+//! a copy. A freed payload gives its whole pages back at once (a hole in the file); a segment without payloads is
+//! deleted. The arena is filled by one process; a folder belongs to one store.
+
+mod extent;
+mod index;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use arrow::array::ArrayRef;
+use serde::{Deserialize, Serialize};
+
+use self::{extent::Extent, segment::Segment};
+pub(crate) use self::{extent::Payload, index::Entry};
+use crate::{
+    arrow_map::{self, MapError},
+    schema::Column,
+};
+
+const META: &str = "meta.json";
+const LOCK: &str = "lock";
+const FORMAT: &str = "tq.arena.1";
+
+/// Why bytes cannot be kept in files, or found again.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "fields are named in the message")]
+pub enum ArenaError {
+    /// The file system refused.
+    #[error("arena {}: cannot {what}: {error}", .path.display())]
+    Io { path: PathBuf, what: &'static str, error: io::Error },
+    /// Something is not what was written.
+    #[error("arena {} is damaged: {found}; go on from the last snapshot", .path.display())]
+    Damaged { path: PathBuf, found: String },
+    /// The folder belongs to another store.
+    #[error("arena {} holds the bytes of store {found:x}, expected those of {expected:x}; recover each store with its own folder", .path.display())]
+    Foreign { path: PathBuf, found: u64, expected: u64 },
+    /// A store that lives uses the folder.
+    #[error("arena {}: another store uses it; choose a folder of this store's own", .path.display())]
+    Busy { path: PathBuf },
+    /// There is no arena.
+    #[error("arena {}: none there; this store's bytes were not kept (`durability: none`), go on from the last snapshot", .path.display())]
+    Missing { path: PathBuf },
+}
+
+impl ArenaError {
+    fn io(path: &Path, what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Io { path, what, error }
+    }
+}
+
+/// Whose bytes a folder holds.
+#[derive(Serialize, Deserialize)]
+struct Meta {
+    format: String,
+    incarnation: u64,
+}
+
+/// A folder of segments.
+pub(crate) struct Arena {
+    dir: PathBuf,
+    segment_bytes: usize,
+    incarnation: u64,
+    filling: Mutex<Filling>,
+    /// Held while the arena is open.
+    _lock: File,
+    /// Set when the store closes: what is let go from then on stays in the files.
+    closing: Arc<AtomicBool>,
+}
+
+struct Filling {
+    next: u64,
+    segment: Option<Arc<Segment>>,
+    /// Segments with writes that may not be on the disk yet.
+    unsynced: BTreeMap<u64, Arc<Segment>>,
+}
+
+/// A payload that an earlier life of the store has left.
+pub(crate) struct Found {
+    pub(crate) entry: Entry,
+    extent: Arc<Extent>,
+}
+
+impl Found {
+    /// The cells, once their checksum is right.
+    ///
+    /// # Errors
+    /// [`ArenaError::Damaged`] when they are not what was written.
+    pub(crate) fn cells(&self, column: &Column) -> Result<ArrayRef, ArenaError> {
+        let damaged = |found: String| {
+            let (path, entry) = (self.extent.path().to_owned(), &self.entry);
+            let found = format!("chunk {} from slot {} (column `{}`): {found}", entry.chunk, entry.slot, column.name);
+            ArenaError::Damaged { path, found }
+        };
+        let found = crc32fast::hash(self.extent.bytes());
+        if found != self.entry.place.crc32 {
+            return Err(damaged(format!("checksum {found:08x}, expected {:08x}", self.entry.place.crc32)));
+        }
+        self.extent.array(column, &self.entry.place).map_err(|error| damaged(error.to_string()))
+    }
+}
+
+impl Arena {
+    /// An empty arena; what an earlier one has left in the folder is deleted. `segment_bytes`: size of a file; a larger
+    /// payload has a file of its own.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub(crate) fn create(dir: &Path, segment_bytes: usize, incarnation: u64) -> Result<Self, ArenaError> {
+        fs::create_dir_all(dir).map_err(ArenaError::io(dir, "make the folder"))?;
+        let lock = lock(dir)?;
+        for (_, path) in files(dir)? {
+            fs::remove_file(&path).map_err(ArenaError::io(&path, "delete it"))?;
+        }
+        let (path, draft) = (dir.join(META), dir.join("meta.json.writing"));
+        let meta = Meta { format: FORMAT.to_owned(), incarnation };
+        let text = serde_json::to_vec(&meta).expect("invariant: plain values");
+        fs::write(&draft, text).map_err(ArenaError::io(&draft, "write it"))?;
+        fs::rename(&draft, &path).map_err(ArenaError::io(&path, "write it"))?;
+        Ok(Self::begin(dir, lock, segment_bytes, incarnation, 0))
+    }
+
+    /// Whether a folder holds an arena.
+    pub(crate) fn is_there(dir: &Path) -> bool {
+        dir.join(META).is_file()
+    }
+
+    /// Goes on in the folder of an earlier life, with all that lies there.
+    ///
+    /// # Errors
+    /// [`ArenaError::Missing`], [`ArenaError::Damaged`], [`ArenaError::Io`].
+    pub(crate) fn open(dir: &Path, segment_bytes: usize) -> Result<(Self, Vec<Found>), ArenaError> {
+        let path = dir.join(META);
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(ArenaError::Missing { path: dir.to_owned() });
+            }
+            read => read.map_err(ArenaError::io(&path, "read it"))?,
+        };
+        let lock = lock(dir)?;
+        let damaged = |found: String| ArenaError::Damaged { path: path.clone(), found };
+        let meta: Meta = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+        if meta.format != FORMAT {
+            return Err(damaged(format!("format `{}`, expected `{FORMAT}`", meta.format)));
+        }
+        let next = files(dir)?.last().map_or(0, |(number, _)| number + 1);
+        let arena = Self::begin(dir, lock, segment_bytes, meta.incarnation, next);
+        let mut found = Vec::new();
+        for (number, path) in files(dir)? {
+            if path.extension().is_some_and(|extension| extension == segment::INDEX) {
+                let (segment, entries) = Segment::open(dir, number)?;
+                for entry in entries {
+                    let extent = Arc::new(Extent::new(&segment, &entry.place, arena.closing.clone())?);
+                    found.push(Found { entry, extent });
+                }
+                segment.seal();
+            }
+        }
+        Ok((arena, found))
+    }
+
+    /// Whether it holds the bytes of this store.
+    ///
+    /// # Errors
+    /// [`ArenaError::Foreign`].
+    pub(crate) fn is_of(&self, incarnation: u64) -> Result<(), ArenaError> {
+        if self.incarnation == incarnation {
+            return Ok(());
+        }
+        Err(ArenaError::Foreign { path: self.dir.clone(), found: self.incarnation, expected: incarnation })
+    }
+
+    fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64) -> Self {
+        let filling = Filling { next, segment: None, unsynced: BTreeMap::new() };
+        let closing = Arc::default();
+        Self { dir: dir.to_owned(), segment_bytes, incarnation, filling: Mutex::new(filling), _lock: lock, closing }
+    }
+
+    /// Copies cells into a segment. The payload is nobody's until [`Payload::note`] writes down what it is.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`] when there is no room.
+    pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Payload, StoreError> {
+        let offsets = arrow_map::offset_bytes(&**array);
+        let values = arrow_map::leaf_bytes(&**array).unwrap_or_default();
+        let extent = Arc::new(self.reserve(extent::size(offsets, values))?);
+        let place = extent.fill(array.len(), offsets, values);
+        let array = extent.array(column, &place)?;
+        Ok(Payload { array, extent, place })
+    }
+
+    fn reserve(&self, bytes: usize) -> Result<Extent, ArenaError> {
+        let mut filling = self.lock();
+        if let Some(segment) = &filling.segment
+            && let Some(at) = segment.take(bytes)
+        {
+            return Ok(Extent::at(segment, at, bytes, self.closing.clone()));
+        }
+        if let Some(full) = filling.segment.take() {
+            full.seal();
+        }
+        let number = filling.next;
+        filling.next += 1;
+        let segment = Segment::create(&self.dir, number, self.segment_bytes.max(bytes))?;
+        let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
+        filling.unsynced.insert(number, segment.clone());
+        filling.segment = Some(segment.clone());
+        Ok(Extent::at(&segment, at, bytes, self.closing.clone()))
+    }
+
+    /// Waits until everything stored so far is on the disk.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub(crate) fn sync(&self) -> Result<(), ArenaError> {
+        let (segments, filling) = {
+            let filling = self.lock();
+            (filling.unsynced.clone(), filling.segment.as_ref().map(|segment| segment.number()))
+        };
+        for (number, segment) in segments {
+            segment.sync()?;
+            if filling != Some(number) {
+                self.lock().unsynced.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
+    /// The store closes: what it holds stays for the next life.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filling> {
+        self.filling.lock().expect("invariant: nothing panics under this lock")
+    }
+}
+
+/// Why cells were not stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StoreError {
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// Takes the folder, until the process ends, however it ends.
+fn lock(dir: &Path) -> Result<File, ArenaError> {
+    let path = dir.join(LOCK);
+    let file = File::create(&path).map_err(ArenaError::io(&path, "create it"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ArenaError::Busy { path: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(ArenaError::io(&path, "lock it")(error)),
+    }
+}
+
+/// Files of segments, by number.
+fn files(dir: &Path) -> Result<Vec<(u64, PathBuf)>, ArenaError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).map_err(ArenaError::io(dir, "list the folder"))? {
+        let path = entry.map_err(ArenaError::io(dir, "list the folder"))?.path();
+        let ours = path.extension().is_some_and(|ext| ext == segment::DATA || ext == segment::INDEX);
+        let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+        if let (true, Some(number)) = (ours, number) {
+            found.push((number, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
