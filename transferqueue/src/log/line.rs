@@ -8,13 +8,18 @@ const MARK: &str = ",\"crc\":\"";
 pub(super) fn write(record: &Record) -> Vec<u8> {
     let mut line = serde_json::to_vec(record).expect("invariant: records hold no map with keys that are not text");
     line.pop(); // the closing brace comes after the checksum
+    sealed(line)
+}
+
+/// A line with its checksum, of a record without its closing brace.
+pub(crate) fn sealed(mut line: Vec<u8>) -> Vec<u8> {
     let crc = crc32fast::hash(&line);
     line.extend_from_slice(format!("{MARK}{crc:08x}\"}}\n").as_bytes());
     line
 }
 
 /// The record of a line without its newline, or what is wrong with it.
-pub(super) fn parse(line: &[u8]) -> Result<Record, String> {
+pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
     const TAIL: usize = MARK.len() + 8 + 2;
     let split = line.len().checked_sub(TAIL).ok_or("too short for a record")?;
     let (body, tail) = line.split_at(split);

@@ -6,7 +6,7 @@
 //! it asks again, so that no wake-up is lost.
 
 pub(crate) mod asking;
-mod clock;
+pub(crate) mod clock;
 pub(crate) mod core;
 pub(crate) mod held;
 mod link;
@@ -17,6 +17,8 @@ mod tests;
 mod ticker;
 mod waiters;
 
+#[cfg(any(test, feature = "fuzzing"))]
+use std::sync::atomic::AtomicU64;
 use std::{
     path::Path,
     sync::{Arc, Mutex},
@@ -50,8 +52,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-    /// Joined when the last handle goes; the ticker itself only holds `shared`.
-    _ticker: Arc<Ticker>,
+    /// Joined when the last handle goes; the ticker itself only holds `shared`. `None`: nothing happens by itself.
+    _ticker: Option<Arc<Ticker>>,
 }
 
 /// What every handle and the ticker work on.
@@ -76,7 +78,16 @@ impl Store {
         let incarnation = options.incarnation.unwrap_or_else(options::random);
         let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
         let unit = Unit::new(options.chunk_bytes, 0);
-        Self::open(Core::new(catalog, log), first, unit, clock)
+        Self::open(Core::new(catalog, log), first, unit, clock).map(Self::ticking)
+    }
+
+    /// A store without threads, whose time is set by hand: the same calls in the same order come to the same end.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn still(definition: Definition, log: Option<Log>, now: Arc<AtomicU64>) -> Result<Self, Error> {
+        let clock = Clock::Set(now);
+        let options = Options::default();
+        let (catalog, first) = Catalog::create(definition, 7, clock.now())?;
+        Self::open(Core::new(catalog, log), first, Unit::new(options.chunk_bytes, 0), clock)
     }
 
     /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
@@ -98,7 +109,7 @@ impl Store {
         let (catalog, first) = Catalog::restore(taken.state, clock.now());
         let unit = Unit::new(options.chunk_bytes, catalog.state().lineage());
         taken.chunks.into_iter().for_each(|chunk| unit.adopt(chunk.key, chunk.id, chunk.pieces));
-        Self::open(Core::new(catalog, log), first, unit, clock)
+        Self::open(Core::new(catalog, log), first, unit, clock).map(Self::ticking)
     }
 
     fn open(mut core: Core, first: crate::catalog::event::Record, unit: Unit, clock: Clock) -> Result<Self, Error> {
@@ -107,8 +118,12 @@ impl Store {
         let transport = Arc::new(Local::new(unit.clone()));
         let waiters = Waiters::default();
         let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
-        let ticker = Arc::new(Ticker::start(shared.clone()));
-        Ok(Self { shared, _ticker: ticker })
+        Ok(Self { shared, _ticker: None })
+    }
+
+    fn ticking(self) -> Self {
+        let ticker = Ticker::start(self.shared.clone());
+        Self { _ticker: Some(Arc::new(ticker)), ..self }
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
@@ -147,7 +162,11 @@ impl Store {
         let sessions = self.with_state(|state, now| state.sessions(now))?;
         let lost: Vec<_> = sessions.iter().filter(|view| view.name == name).map(|view| view.session).collect();
         for &session in &lost {
-            self.shared.attempt(Sender::Here(None), &mut Request { caller: None, command: Command::Lose(session) })?;
+            self.shared.attempt(
+                Sender::Here(None),
+                &mut Request { caller: None, command: Command::Lose(session) },
+                false,
+            )?;
         }
         Ok(lost.len())
     }
