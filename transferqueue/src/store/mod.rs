@@ -13,6 +13,8 @@ mod link;
 mod options;
 mod publication;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod ticker;
 mod waiters;
