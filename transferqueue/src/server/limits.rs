@@ -10,8 +10,10 @@ pub const CONNECTIONS: usize = 1024;
 pub const STREAMS: u32 = 1024;
 /// Bytes of the cells of one put: Arrow's 32-bit offsets end there.
 pub const PUT_BYTES: usize = i32::MAX as usize;
-/// Rows of one record batch of a stock client's put: a batch without columns names any number in no bytes.
+/// Rows of one record batch of a stock client's put.
 pub const PUT_ROWS: usize = 1 << 22;
+/// Rows beyond the bytes of their columns: a batch without columns names any number of them in none.
+pub const FREE_ROWS: usize = 1 << 12;
 /// Bytes of cells that a session has put and no command has named yet. One put more is refused.
 pub const HELD_BYTES: u64 = 8 << 30;
 /// Bytes of the columns of a ticket with several: they are gathered side by side in memory.

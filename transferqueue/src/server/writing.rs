@@ -137,8 +137,10 @@ fn place(
 /// Puts rows as a stock client sends them: columns by name, every row new.
 async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBatch) -> Result<Rows, Error> {
     let description = (service.describe)(partition)?;
-    if batch.num_rows() > limits::PUT_ROWS {
-        let (found, most) = (batch.num_rows(), limits::PUT_ROWS);
+    let paid = batch.get_array_memory_size().saturating_add(limits::FREE_ROWS);
+    let most = limits::PUT_ROWS.min(paid);
+    if batch.num_rows() > most {
+        let found = batch.num_rows();
         let why = format!("a batch of {found} rows for `{}`; put at most {most} at once", description.name);
         return Err(TransportError::Travel { column: "*".to_owned(), why }.into());
     }
