@@ -54,11 +54,9 @@ fuzz-seeds: ## write real messages into fuzz/corpus
 garbage: setup nextest ## ten kinds of garbage on every port while runs go on: they end as runs without
 	$(CARGO) nextest run -p transferqueue -E 'binary(wire_garbage)' --success-output immediate -j 1
 
-# The crate has no `unsafe` of its own: what it does with Arrow's buffers is what is looked at.
-asan: ## the modules that hold bytes or hand them to Arrow, under AddressSanitizer
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 $(CARGO) test -p transferqueue --lib \
-	  --target $$(rustc -vV | sed -n 's/^host: //p') --target-dir $${ASAN_TARGET_DIR:-target/asan} -- \
-	  arrow_map batch client element fuzzing ipc outputs server snapshot transport unit
+# The spine has no `unsafe` of its own (a lint denies it): what it has Arrow do with bytes from outside is what is looked at.
+asan: ## decode the whole fuzz corpus once under AddressSanitizer
+	scripts/fuzz.sh --replay
 
 connections: setup nextest ## 8,192 connections that write at once, and 100,000 clients that come and go
 	$(CARGO) nextest run --workspace -E 'binary(wire_many)' --run-ignored only --success-output immediate -j 1

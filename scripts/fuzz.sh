@@ -4,6 +4,7 @@
 #   scripts/fuzz.sh                   every target for FUZZ_SECONDS (600) each
 #   scripts/fuzz.sh puts tickets      these
 #   scripts/fuzz.sh --build           only builds them
+#   scripts/fuzz.sh --replay          decodes fuzz/corpus once, under AddressSanitizer
 #   scripts/fuzz.sh --keep            brings what new corpora cover beyond the committed ones into fuzz/corpus
 #
 # New inputs are kept in FUZZ_CORPUS (fuzz/work, not committed); FUZZ_JOBS (1) targets run at once.
@@ -38,6 +39,16 @@ fuzz() {
 
 case ${1:-} in
   --build) exit 0 ;;
+  --replay)
+    for target in "${all[@]}"; do
+      log=$("$bin/$target" -runs=0 -rss_limit_mb=2048 -malloc_limit_mb=512 "fuzz/corpus/$target" 2>&1) || {
+        echo "$log" >&2
+        exit 1
+      }
+      echo "$target: $(find "fuzz/corpus/$target" -type f | wc -l) inputs, nothing found"
+    done
+    exit 0
+    ;;
   --keep)
     for target in "${all[@]}"; do
       merged=$(mktemp -d)
