@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults connections snapshot
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults connections snapshot fuzz fuzz-seeds garbage asan
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,10 +40,23 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) run --release -p tq-benches --bin catalog
 
-sim: setup nextest ## 10,000 seeded schedules through the catalog, and 20,000 random histories beside a model of it
+sim: setup nextest ## 10,000 seeds each: schedules through the catalog, workers and faults around a served store; 20,000 histories beside a model
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
 	PROPTEST_CASES=20000 PROPTEST_RNG_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') \
 	  $(CARGO) nextest run -p transferqueue -E 'binary(catalog_model)' --success-output immediate
+
+fuzz: ## fuzz every decoder of bytes from outside, FUZZ_SECONDS (600) each, under AddressSanitizer (docs/fuzzing.md)
+	scripts/fuzz.sh
+
+fuzz-seeds: ## write real messages into fuzz/corpus
+	$(CARGO) test -p transferqueue --lib -- fuzzing::tests::write_seeds --ignored
+
+garbage: setup nextest ## ten kinds of garbage on every port while runs go on: they end as runs without
+	$(CARGO) nextest run -p transferqueue -E 'binary(wire_garbage)' --success-output immediate -j 1
+
+# The spine has no `unsafe` of its own (a lint denies it): what it has Arrow do with bytes from outside is what is looked at.
+asan: ## decode the whole fuzz corpus once under AddressSanitizer
+	scripts/fuzz.sh --replay
 
 connections: setup nextest ## 8,192 connections that write at once, and 100,000 clients that come and go
 	$(CARGO) nextest run --workspace -E 'binary(wire_many)' --run-ignored only --success-output immediate -j 1

@@ -9,6 +9,11 @@ pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
     let mut line =
         serde_json::to_vec(value).expect("invariant: what is written holds no map with keys that are not text");
     line.pop(); // the closing brace comes after the checksum
+    sealed(line)
+}
+
+/// A line with its checksum, of an object without its closing brace.
+pub(crate) fn sealed(mut line: Vec<u8>) -> Vec<u8> {
     let crc = crc32fast::hash(&line);
     line.extend_from_slice(format!("{MARK}{crc:08x}\"}}\n").as_bytes());
     line

@@ -71,10 +71,34 @@ pub struct Millis(pub u64);
 /// assert_eq!(rows.len(), 4);
 /// assert_eq!(rows.to_string(), "4-6,9");
 /// ```
+///
+/// No run reaches beyond the last id: what is read from text or JSON is checked, so that sums cannot run over.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
+#[serde(try_from = "Vec<(u64, u64)>", into = "Vec<(u64, u64)>")]
 pub struct Rows {
     runs: Vec<(u64, u64)>,
+}
+
+impl From<Rows> for Vec<(u64, u64)> {
+    fn from(rows: Rows) -> Self {
+        rows.runs
+    }
+}
+
+/// Runs as the log and the wire carry them.
+impl TryFrom<Vec<(u64, u64)>> for Rows {
+    type Error = NotRows;
+
+    fn try_from(runs: Vec<(u64, u64)>) -> Result<Self, NotRows> {
+        let mut rows = Self { runs: Vec::with_capacity(runs.len()) };
+        let mut total = 0_u64;
+        for &(first, len) in &runs {
+            let fits = first.checked_add(len).is_some();
+            total = total.checked_add(len).filter(|_| fits).ok_or_else(|| NotRows(format!("run [{first},{len}]")))?;
+            rows.push_run(RowId(first), len);
+        }
+        Ok(rows)
+    }
 }
 
 impl Rows {
@@ -87,7 +111,7 @@ impl Rows {
     /// Appends one row at the end of the order.
     pub fn push(&mut self, row: RowId) {
         match self.runs.last_mut() {
-            Some((first, len)) if *first + *len == row.0 => *len += 1,
+            Some((first, len)) if first.checked_add(*len) == Some(row.0) => *len += 1,
             _ => self.runs.push((row.0, 1)),
         }
     }
@@ -96,7 +120,7 @@ impl Rows {
     pub fn push_run(&mut self, first: RowId, len: u64) {
         match self.runs.last_mut() {
             _ if len == 0 => {}
-            Some((start, old)) if *start + *old == first.0 => *old += len,
+            Some((start, old)) if start.checked_add(*old) == Some(first.0) => *old += len,
             _ => self.runs.push((first.0, len)),
         }
     }
@@ -123,19 +147,19 @@ impl Rows {
         }
         let mut gone = RoaringTreemap::new();
         for &(first, len) in &other.runs {
-            gone.insert_range(first..first + len);
+            gone.insert_range(first..=first + (len - 1));
         }
         self.iter().filter(|row| !gone.contains(row.0)).collect()
     }
 
     /// Whether the row is in the set.
     pub fn contains(&self, row: RowId) -> bool {
-        self.runs.iter().any(|&(first, len)| (first..first + len).contains(&row.0))
+        self.runs.iter().any(|&(first, len)| row.0 >= first && row.0 - first < len)
     }
 
     /// The rows one by one, in order.
     pub fn iter(&self) -> impl Iterator<Item = RowId> + '_ {
-        self.runs.iter().flat_map(|&(first, len)| (first..first + len).map(RowId))
+        self.runs.iter().flat_map(|&(first, len)| (0..len).map(move |at| RowId(first + at)))
     }
 }
 
@@ -153,7 +177,7 @@ impl fmt::Display for Rows {
             let comma = if i == 0 { "" } else { "," };
             match len {
                 1 => write!(f, "{comma}{first}")?,
-                _ => write!(f, "{comma}{first}-{}", first + len - 1)?,
+                _ => write!(f, "{comma}{first}-{}", first + (len - 1))?,
             }
         }
         Ok(())
@@ -176,8 +200,9 @@ impl FromStr for Rows {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
             let first: u64 = first.parse().map_err(|_| wrong())?;
             let last: u64 = last.parse().map_err(|_| wrong())?;
-            let len = last.checked_sub(first).and_then(|gap| gap.checked_add(1)).ok_or_else(wrong)?;
-            rows.push_run(RowId(first), len);
+            // The last id of all is none: nothing could follow it.
+            let end = last.checked_add(1).ok_or_else(wrong)?;
+            rows.push_run(RowId(first), end.checked_sub(first).filter(|len| *len > 0).ok_or_else(wrong)?);
         }
         Ok(rows)
     }
@@ -191,9 +216,29 @@ mod tests {
     fn rows_are_read_as_they_are_shown() {
         let rows: Rows = "4-6,9,2-3".parse().unwrap();
         assert_eq!((rows.runs(), rows.to_string().as_str()), (&[(4, 3), (9, 1), (2, 2)][..], "4-6,9,2-3"));
-        for wrong in ["6-4", "a", "1-", "0-18446744073709551615"] {
+        for wrong in ["6-4", "6-5", "a", "1-", "0-18446744073709551615", "18446744073709551615,3"] {
             assert!(wrong.parse::<Rows>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn runs_that_reach_beyond_the_last_id_are_refused_and_neighbours_are_joined() {
+        let read = |text: &str| serde_json::from_str::<Rows>(text).map_err(|error| error.to_string());
+        assert_eq!(read("[[4,3],[7,1],[9,0]]").unwrap().runs(), [(4, 4)]);
+        for wrong in ["[[18446744073709551615,1]]", "[[1,18446744073709551615]]", "[[0,18446744073709551614],[0,2]]"] {
+            assert!(read(wrong).unwrap_err().contains("is no set of rows"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_last_id_of_all_runs_nothing_over() {
+        let mut rows = Rows::run(RowId(u64::MAX), 1);
+        assert_eq!(rows.iter().collect::<Vec<_>>(), [RowId(u64::MAX)]);
+        assert!(rows.contains(RowId(u64::MAX)) && rows.without(&rows).is_empty());
+        assert_eq!(rows.to_string(), u64::MAX.to_string());
+        rows.push(RowId(3));
+        rows.push_run(RowId(4), 2);
+        assert_eq!(rows.runs(), [(u64::MAX, 1), (3, 3)]);
     }
 
     #[test]

@@ -61,8 +61,12 @@ mod checked_line;
 pub mod client;
 pub mod element;
 pub mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod ids;
 pub mod inspect;
+pub(crate) mod ipc;
 pub mod link;
 pub mod log;
 pub mod outputs;
@@ -71,7 +75,9 @@ pub mod server;
 pub mod session;
 pub mod snapshot;
 pub mod store;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "some of it is for tests alone"))]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod testing;
 pub mod transport;
 pub mod unit;

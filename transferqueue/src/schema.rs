@@ -70,6 +70,20 @@ pub enum Kind {
     Json,
 }
 
+impl Kind {
+    /// Bytes of one dense cell, or of one step of a ragged cell's first axis; 1 for text and bytes. `None`: more than
+    /// Arrow's 32-bit lengths can say.
+    pub fn unit_bytes(&self) -> Option<usize> {
+        let (dtype, axes) = match self {
+            Self::Dense { dtype, shape: axes } | Self::Ragged { dtype, inner: axes } => (dtype, axes),
+            _ => return Some(1),
+        };
+        // A zero among the axes must not hide what the others come to.
+        let elements = axes.iter().try_fold(1_usize, |product, &axis| product.checked_mul(axis.max(1)))?;
+        elements.checked_mul(dtype.size()).filter(|bytes| i32::try_from(*bytes).is_ok())
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

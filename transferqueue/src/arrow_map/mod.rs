@@ -164,7 +164,7 @@ pub fn column(field: &Field) -> Result<Column, MapError> {
             let (found, leaf) = axes(stored);
             let shape = match (marks.get(EXTENSION).map(String::as_str), marks.get(EXTENSION_METADATA)) {
                 (Some(TENSOR), Some(text)) => tensor_shape(text)
-                    .filter(|shape| shape.iter().product::<usize>() == found.iter().product::<usize>())
+                    .filter(|shape| elements(shape).is_some() && elements(shape) == elements(&found))
                     .ok_or_else(|| {
                         wrong(EXTENSION_METADATA, text, format!("a shape of {found:?} elements, row-major"))
                     })?,
@@ -174,6 +174,9 @@ pub fn column(field: &Field) -> Result<Column, MapError> {
         }
         stored => Kind::Dense { dtype: dtype(stored)?, shape: vec![] },
     };
+    if kind.unit_bytes().is_none() {
+        return Err(unsupported());
+    }
     let attributes = match marks.get(ATTRIBUTES) {
         None => Default::default(),
         Some(text) => {
@@ -224,10 +227,15 @@ fn dtype_of(stored: &DataType) -> Option<Dtype> {
 fn axes(mut stored: &DataType) -> (Vec<usize>, &DataType) {
     let mut axes = Vec::new();
     while let DataType::FixedSizeList(item, len) = stored {
-        axes.push(*len as usize);
+        axes.push(usize::try_from(*len).unwrap_or(usize::MAX));
         stored = item.data_type();
     }
     (axes, stored)
+}
+
+/// The product of some axes; `None` when it runs over.
+fn elements(axes: &[usize]) -> Option<usize> {
+    axes.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis))
 }
 
 /// The shape in a fixed-shape tensor's metadata; `None` if it is no such text or is permuted.

@@ -235,6 +235,11 @@ impl Catalog {
         }
     }
 
+    /// Whether a request is a session's next call rather than one that was answered before (or is refused).
+    pub(crate) fn is_new(&self, request: &Request) -> bool {
+        matches!(self.answered(request), Ok(None))
+    }
+
     /// The reply to a call that was answered before.
     fn answered(&self, request: &Request) -> Result<Option<Reply>, Refusal> {
         let Some((session, seq)) = request.caller else { return Ok(None) };

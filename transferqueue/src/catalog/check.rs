@@ -53,6 +53,12 @@ pub(crate) fn columns(partition: &Partition) -> Checked {
         let found = partition.columns.len();
         return refuse(format!("partition `{name}` has {found} columns; at most {MAX_COLUMNS} are possible"));
     }
+    if let Some(column) = partition.columns.iter().find(|column| column.kind.unit_bytes().is_none()) {
+        let (column, kind) = (&column.name, &column.kind);
+        return refuse(format!(
+            "column `{column}` of `{name}` is {kind}, and a cell of that shape has more than 2^31 bytes; make its axes smaller"
+        ));
+    }
     unique(&format!("column of `{name}`"), partition.columns.iter().map(|c| c.name.as_str()))
 }
 

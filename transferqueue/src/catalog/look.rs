@@ -101,6 +101,11 @@ impl State {
         table.fields.iter().enumerate().map(view).collect()
     }
 
+    /// The partition whose rows are under a lease; `None` for a lease that is not there.
+    pub(crate) fn leased_from(&self, lease: LeaseId) -> Option<PartitionId> {
+        Some(self.cursors[self.leases.get(&lease)?.task.0 as usize].partition)
+    }
+
     /// Every session.
     pub fn sessions(&self, now: Millis) -> Vec<SessionView> {
         self.sessions.iter().map(|(&id, session)| self.session_view(id, session, now)).collect()

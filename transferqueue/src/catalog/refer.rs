@@ -42,7 +42,7 @@ impl State {
             Source::Own(column) => mask | 1 << column,
             Source::Link(..) => mask,
         });
-        let mut places = Vec::with_capacity(rows.len() as usize);
+        let mut places = Vec::with_capacity(bounded(table, rows)?);
         for id in rows.iter() {
             let (number, offset) = place(id);
             let page = table.pages.page(number).ok_or_else(|| no_row(table, id))?;
@@ -102,7 +102,7 @@ impl State {
     /// An unknown partition, or a row that is gone.
     pub fn heads(&self, partition: PartitionId, rows: &Rows) -> Result<Vec<RowHead>, Refusal> {
         let table = self.table(partition)?;
-        let mut heads = Vec::with_capacity(rows.len() as usize);
+        let mut heads = Vec::with_capacity(bounded(table, rows)?);
         let mut origin: Option<(GroupId, (u64, u64))> = None;
         for id in rows.iter() {
             let row = table.pages.get(id).ok_or_else(|| no_row(table, id))?;
@@ -144,6 +144,23 @@ impl State {
             };
             cell.map_or(0, |cell| u64::from(cell.bytes))
         }
+    }
+}
+
+/// How many rows are named, if they can all be there: few bytes can name very many.
+fn bounded(table: &Table, rows: &Rows) -> Result<usize, Refusal> {
+    let (named, live) = (rows.len(), table.live.len());
+    if named <= live {
+        return Ok(named as usize);
+    }
+    // The first that is not there is told, as it would be among few; otherwise some are named twice.
+    match rows.iter().take(live as usize + 1).find(|row| !table.live.contains(row.0)) {
+        Some(row) => Err(no_row(table, row)),
+        None => Err(Refusal::Partition {
+            partition: table.name.clone(),
+            found: format!("{named} rows are named, {live} are live"),
+            hint: "name each row once".into(),
+        }),
     }
 }
 

@@ -39,6 +39,10 @@ pub enum Refusal {
     )]
     Sequence { session: SessionId, found: u64, expected: u64, kept: u64 },
     #[error(
+        "call {seq} of session {session} was overtaken by a later one, and its number may stand for that one by now: send calls in their order"
+    )]
+    Overtaken { session: SessionId, seq: u64 },
+    #[error(
         "lease {lease} has ended (expired, committed, or given back): its rows may be with another worker; drop the result and claim again"
     )]
     LeaseEnded { lease: LeaseId },

@@ -87,6 +87,8 @@ struct Balanced;
 
 impl Sampler for Balanced {
     fn choose(&self, pool: &Pool<'_>, limit: u64, _: &mut Rng) -> Vec<u64> {
+        // A limit may be anything, up to "all there are".
+        let limit = limit.min(pool.len().max(1));
         let window: Vec<u64> = pool.iter().take((limit * BALANCE_WINDOW) as usize).collect();
         let sets = window.len() / limit as usize;
         if sets < 2 {

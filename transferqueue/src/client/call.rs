@@ -49,11 +49,15 @@ impl Inner {
             };
             let mut turn = self.turn(lane.as_deref(), &what, until).await?;
             let sleep = deadline.filter(|deadline| *deadline > Instant::now());
+            if let Some(numbers) = &mut turn {
+                numbers.attempts += 1;
+            }
             let call = Call {
                 session: session.map(|id| id.0),
                 seq: turn.as_ref().map_or(0, |numbers| numbers.last + 1),
                 command: body.clone(),
                 wait_ms: sleep.map(|deadline| (deadline - now).as_millis().max(1) as u64),
+                attempt: turn.as_ref().map(|numbers| numbers.attempts),
                 released: lane.as_ref().map(|lane| lane.take_released()).unwrap_or_default(),
             };
             let acted = self.channels.act(action::CALL, &what, &call.encode_to_vec().into(), until).await;

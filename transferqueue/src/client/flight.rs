@@ -12,10 +12,8 @@ use arrow::{
     array::{Array, ArrayData, ArrayRef, RecordBatch},
     datatypes::{Schema, SchemaRef},
 };
-use arrow_flight::{
-    FlightDescriptor, PutResult, decode::FlightRecordBatchStream, encode::FlightDataEncoderBuilder, error::FlightError,
-};
-use futures::{StreamExt, TryStreamExt, stream};
+use arrow_flight::{FlightData, FlightDescriptor, PutResult, encode::FlightDataEncoderBuilder, error::FlightError};
+use futures::{Stream, StreamExt, stream};
 use prost::Message;
 use tonic::Status;
 
@@ -25,6 +23,7 @@ use crate::{
     catalog::command::ColumnRef,
     error::Error,
     ids::{ColumnId, PartitionId, SessionId},
+    ipc::Messages,
     server::limits::BATCH_BYTES,
     transport::{Placed, Target, Transport, TransportError, View},
     unit::{OpenCell, UnitError},
@@ -79,17 +78,7 @@ impl Flight {
     async fn get_once(&self, ticket: &Ticket) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
         let ticket = arrow_flight::Ticket::new(ticket.encode_to_vec());
         let sent = self.client.channels.bulk().do_get(self.client.channels.request(ticket)).await?.into_inner();
-        let mut batches = FlightRecordBatchStream::new_from_flight_data(sent.map_err(FlightError::from));
-        let mut arrays = Vec::new();
-        while let Some(batch) = batches.try_next().await? {
-            let [array] = batch.columns() else {
-                return Err(FlightError::ProtocolError(format!("{} columns came, 1 was asked", batch.num_columns())));
-            };
-            if !array.is_empty() {
-                arrays.push(array.clone());
-            }
-        }
-        Ok((batches.schema().cloned(), arrays))
+        received(sent).await
     }
 
     async fn put_once(&self, put: wire::Put, batch: RecordBatch) -> Result<PutResult, FlightError> {
@@ -137,6 +126,39 @@ impl Flight {
     }
 }
 
+/// What a server sends for a ticket of one column.
+pub(crate) async fn received(
+    mut sent: impl Stream<Item = Result<FlightData, Status>> + Unpin,
+) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
+    let (mut messages, mut arrays) = (Messages::default(), Vec::new());
+    while let Some(data) = sent.next().await {
+        let FlightData { data_header, data_body, .. } = data?;
+        let taken = messages.take(&data_header, &data_body);
+        let Some(batch) = taken.map_err(|error| FlightError::ProtocolError(error.to_string()))? else { continue };
+        let [array] = batch.columns() else {
+            return Err(FlightError::ProtocolError(format!("{} columns came, 1 was asked", batch.num_columns())));
+        };
+        if !array.is_empty() {
+            arrays.push(array.clone());
+        }
+    }
+    Ok((messages.schema().cloned(), arrays))
+}
+
+/// The arrays of a column as its reader may have them: as many cells as were asked for, checked and aligned.
+pub(crate) fn checked(schema: Option<SchemaRef>, arrays: &[ArrayRef], rows: u64) -> Result<Vec<ArrayRef>, String> {
+    let schema = schema.ok_or_else(|| "no schema came".to_owned())?;
+    let [field] = &schema.fields()[..] else {
+        return Err(format!("a schema of {} columns came, 1 was asked for", schema.fields().len()));
+    };
+    let column = arrow_map::column(field).map_err(|error| error.to_string())?;
+    let found: usize = arrays.iter().map(|array| array.len()).sum();
+    if found as u64 != rows {
+        return Err(format!("{found} cells came, {rows} were asked for"));
+    }
+    arrays.iter().map(|array| aligned(&column, array)).collect::<Result<_, _>>().map_err(|error| error.to_string())
+}
+
 impl Transport for Flight {
     fn name(&self) -> &'static str {
         "flight"
@@ -174,14 +196,7 @@ impl Transport for Flight {
         let ticket = Ticket { incarnation, columns: vec![Pointer::from(pointer)], rows };
         let (schema, arrays) = block_on(self.repeated(&pointer.name, "a get", || self.get_once(&ticket)))?;
         let travel = |why: String| TransportError::Travel { column: pointer.name.clone(), why };
-        let schema = schema.ok_or_else(|| travel("no schema came".to_owned()))?;
-        let column = arrow_map::column(schema.field(0)).map_err(|error| travel(error.to_string()))?;
-        let found: usize = arrays.iter().map(|array| array.len()).sum();
-        if found as u64 != rows {
-            return Err(travel(format!("{found} cells came, {rows} were asked for")));
-        }
-        let arrays = arrays.iter().map(|array| aligned(&column, array)).collect::<Result<Vec<_>, _>>();
-        let arrays = arrays.map_err(|error| travel(error.to_string()))?;
+        let arrays = checked(schema, &arrays, rows).map_err(travel)?;
         let bytes = arrays.iter().map(|array| array.get_buffer_memory_size() as u64).sum();
         let total = self.client.received.clone();
         total.fetch_add(bytes, Ordering::Relaxed);

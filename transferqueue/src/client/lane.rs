@@ -14,6 +14,8 @@ use crate::wire::Spot;
 pub(super) struct Numbers {
     /// Of the last answered call.
     pub(super) last: u64,
+    /// Calls sent so far, those among them whose number was given back.
+    pub(super) attempts: u64,
     /// A call whose answer was never heard: nobody knows whether the next number is taken.
     pub(super) doubt: Option<String>,
 }

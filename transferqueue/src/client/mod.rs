@@ -19,7 +19,7 @@
 
 mod call;
 mod channel;
-mod flight;
+pub(crate) mod flight;
 mod lane;
 mod link;
 mod runtime;

@@ -48,7 +48,7 @@ pub struct Happening {
 /// # Errors
 /// [`LogError`] when there is no log, or it is damaged.
 pub fn read(events: &Path, partition: &str, row: RowId) -> Result<History, LogError> {
-    let mut story = Story { row, wanted: partition, ..Story::default() };
+    let mut story = Story::new(row, partition);
     for entry in log::surviving(events)? {
         story.tell(&entry?.record);
     }
@@ -69,7 +69,7 @@ pub fn definition(events: &Path) -> Result<Option<(u64, Definition)>, LogError> 
 
 /// What is known so far of the row and of those who work on it.
 #[derive(Default)]
-struct Story<'a> {
+pub(crate) struct Story<'a> {
     row: RowId,
     wanted: &'a str,
     history: History,
@@ -88,8 +88,12 @@ struct Story<'a> {
     lineage: u64,
 }
 
-impl Story<'_> {
-    fn tell(&mut self, record: &Record) {
+impl<'a> Story<'a> {
+    pub(crate) fn new(row: RowId, partition: &'a str) -> Self {
+        Self { row, wanted: partition, ..Self::default() }
+    }
+
+    pub(crate) fn tell(&mut self, record: &Record) {
         for event in &record.events {
             match event {
                 Event::Defined { definition, .. } => self.define(definition),
@@ -141,7 +145,7 @@ impl Story<'_> {
             }
             Event::GroupsAdmitted { partition, groups, .. } if self.is(*partition) => {
                 let born =
-                    groups.iter().find(|group| (group.first.0..group.first.0 + u64::from(group.n)).contains(&row.0));
+                    groups.iter().find(|group| row.0.checked_sub(group.first.0).is_some_and(|at| at < group.n.into()));
                 let Some(born) = born else { return };
                 self.group = Some(born.group);
                 let (parent, version) = (&self.parent, born.version);

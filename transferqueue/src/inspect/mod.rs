@@ -21,7 +21,7 @@ mod discard;
 pub mod history;
 mod peek;
 mod render;
-mod server;
+pub(crate) mod server;
 mod status;
 #[cfg(test)]
 mod tests;

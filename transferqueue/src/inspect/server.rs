@@ -143,10 +143,10 @@ fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -
     clients.insert(number, Client { stream: stream.try_clone()?, thread: None });
     let (store, finished) = (store.clone(), shared.clone());
     let run = move || {
+        let _place = Place { number, shared: finished };
         if let Err(error) = converse(&stream, &store) {
             tracing::debug!(%error, "control client left");
         }
-        finished.clients().remove(&number);
     };
     let thread = Builder::new().name("tq-inspect-client".to_owned()).spawn(run);
     match thread {
@@ -161,6 +161,18 @@ fn admit(number: u64, stream: UnixStream, store: &Store, shared: &Arc<Shared>) -
             clients.remove(&number);
             Err(error)
         }
+    }
+}
+
+/// A client's place, free again however its thread ends.
+struct Place {
+    number: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.clients().remove(&self.number);
     }
 }
 
@@ -217,7 +229,7 @@ fn line(reader: &mut BufReader<&UnixStream>, patience: Duration) -> io::Result<V
 }
 
 /// A request with nothing in it that it does not have.
-fn parse(line: &[u8]) -> Result<Request, String> {
+pub(crate) fn parse(line: &[u8]) -> Result<Request, String> {
     let sent: serde_json::Map<String, Value> = serde_json::from_slice(line).map_err(|error| error.to_string())?;
     let request: Request = serde_json::from_value(Value::Object(sent.clone())).map_err(|error| error.to_string())?;
     // Serde takes anything beside the tag of a variant without fields: what is not there afterwards was not asked for.

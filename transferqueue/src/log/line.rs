@@ -8,7 +8,7 @@ pub(super) fn write(record: &Record) -> Vec<u8> {
 }
 
 /// The record of a line without its newline, or what is wrong with it.
-pub(super) fn parse(line: &[u8]) -> Result<Record, String> {
+pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
     let record: Record = checked_line::parse(line)?;
     if record.version > Record::VERSION {
         let (found, known) = (record.version, Record::VERSION);

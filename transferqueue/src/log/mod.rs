@@ -12,7 +12,7 @@
 //! Records beyond that position, written by the life that ended, stay in the files as history; a reader that wants the
 //! surviving line of events ([`surviving`]) leaves them out.
 
-mod line;
+pub(crate) mod line;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -79,12 +79,36 @@ pub(crate) struct Policy {
     pub(crate) flush: Flush,
 }
 
+/// Where the bytes of a segment go: a file. (In a simulation, a disk that fails when it is told to.)
+pub(crate) trait Disk: Send {
+    /// Appends all of them.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Waits until what was appended survives the machine.
+    fn sync(&self) -> io::Result<()>;
+    /// Another handle, to wait while others append.
+    fn second(&self) -> io::Result<Box<dyn Disk>>;
+}
+
+impl Disk for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+
+    fn second(&self) -> io::Result<Box<dyn Disk>> {
+        Ok(Box::new(self.try_clone()?))
+    }
+}
+
 /// The open end of a log.
 pub(crate) struct Log {
     dir: PathBuf,
     policy: Policy,
     segment: u64,
-    file: File,
+    file: Box<dyn Disk>,
     path: PathBuf,
     bytes: u64,
 }
@@ -114,7 +138,7 @@ impl Log {
             *self = Self::segment(std::mem::take(&mut self.dir), self.policy, self.segment + 1)?;
         }
         let line = line::write(record);
-        self.file.write_all(&line).map_err(LogError::io(&self.path, "append"))?;
+        self.file.append(&line).map_err(LogError::io(&self.path, "append"))?;
         self.bytes += line.len() as u64;
         let publishes = record.events.iter().any(|event| matches!(event, Event::CyclePublished { .. }));
         if publishes && self.policy.flush == Flush::Publication {
@@ -125,33 +149,40 @@ impl Log {
 
     /// Waits until all of it is on disk.
     fn sync(&self) -> Result<(), LogError> {
-        self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
+        self.file.sync().map_err(LogError::io(&self.path, "flush"))
+    }
+
+    /// A log of one segment without end, on a disk of the caller's.
+    #[cfg(test)]
+    pub(crate) fn over(disk: Box<dyn Disk>, flush: Flush) -> Self {
+        let policy = Policy { segment_bytes: u64::MAX, flush };
+        Self { dir: PathBuf::new(), policy, segment: 0, file: disk, path: PathBuf::from("simulated"), bytes: 0 }
     }
 
     /// The segment that is being written, to be flushed while others append. Those before it are on the disk.
     pub(crate) fn file(&self) -> Result<OpenSegment, LogError> {
-        let file = self.file.try_clone().map_err(LogError::io(&self.path, "flush"))?;
+        let file = self.file.second().map_err(LogError::io(&self.path, "flush"))?;
         Ok(OpenSegment { file, path: self.path.clone() })
     }
 
     fn segment(dir: PathBuf, policy: Policy, segment: u64) -> Result<Self, LogError> {
         let path = dir.join(format!("{segment:06}.jsonl"));
         let opened = OpenOptions::new().create_new(true).append(true).open(&path);
-        let file = opened.map_err(LogError::io(&path, "begin a segment"))?;
+        let file = Box::new(opened.map_err(LogError::io(&path, "begin a segment"))?);
         Ok(Self { dir, policy, segment, file, path, bytes: 0 })
     }
 }
 
 /// A segment that is being written.
 pub(crate) struct OpenSegment {
-    file: File,
+    file: Box<dyn Disk>,
     path: PathBuf,
 }
 
 impl OpenSegment {
     /// Waits until what was appended so far is on disk.
     pub(crate) fn sync(&self) -> Result<(), LogError> {
-        self.file.sync_data().map_err(LogError::io(&self.path, "flush"))
+        self.file.sync().map_err(LogError::io(&self.path, "flush"))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-pub(super) async fn act(service: &Service, request: Action) -> Result<Answers<arrow_flight::Result>, Status> {
+pub(crate) async fn act(service: &Service, request: Action) -> Result<Answers<arrow_flight::Result>, Status> {
     let body = request.body;
     if request.r#type == action::CALL {
         return call(service, &body);
@@ -65,7 +65,8 @@ fn call(service: &Service, body: &[u8]) -> Result<Answers<arrow_flight::Result>,
         }
     }
     let mut request = Request { caller: None, command };
-    let outcome = match service.ask(Sender::Wire(caller), &mut request, call.wait_ms.is_some()) {
+    let sender = Sender::Wire { caller, attempt: call.attempt };
+    let outcome = match service.ask(sender, &mut request, call.wait_ms.is_some()) {
         Ok(Asked::Answered(reply)) => Outcome::Reply(json(&reply)),
         Ok(Asked::Later(wait, None)) => Outcome::Later(json(&wait)),
         Ok(Asked::Later(wait, Some(listener))) => {

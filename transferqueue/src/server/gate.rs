@@ -45,14 +45,14 @@ pub(super) fn write(path: &Path, token: &str) -> Result<(), ServerError> {
 }
 
 #[derive(Clone)]
-pub(super) struct Gate {
+pub(crate) struct Gate {
     expected: String,
     incarnation: u64,
     connections: usize,
 }
 
 impl Gate {
-    pub(super) fn new(token: &str, incarnation: u64, connections: usize) -> Self {
+    pub(crate) fn new(token: &str, incarnation: u64, connections: usize) -> Self {
         Self { expected: format!("Bearer {token}"), incarnation, connections }
     }
 }

@@ -10,6 +10,14 @@ pub const CONNECTIONS: usize = 1024;
 pub const STREAMS: u32 = 1024;
 /// Bytes of the cells of one put: Arrow's 32-bit offsets end there.
 pub const PUT_BYTES: usize = i32::MAX as usize;
+/// Rows of one record batch of a stock client's put.
+pub const PUT_ROWS: usize = 1 << 22;
+/// Rows beyond the bytes of their columns: a batch without columns names any number of them in none.
+pub const FREE_ROWS: usize = 1 << 12;
+/// Bytes of cells that a session has put and no command has named yet. One put more is refused.
+pub const HELD_BYTES: u64 = 8 << 30;
+/// Bytes of the columns of a ticket with several: they are gathered side by side in memory.
+pub const GATHER_BYTES: usize = 2 << 30;
 /// Bytes of a session's, partition's or column's name.
 pub const NAME_BYTES: usize = 256;
 /// Sessions that live at once.

@@ -11,7 +11,7 @@ use super::service::{Service, invalid, status};
 use crate::{arrow_map, catalog::command::BatchRef, error::Error, ids::PartitionId, link::Link, schema::Column, wire};
 
 /// Every live partition.
-pub(super) fn all(service: &Service) -> Result<Vec<FlightInfo>, Status> {
+pub(crate) fn all(service: &Service) -> Result<Vec<FlightInfo>, Status> {
     let partitions = service.store.with_state(|state, _| state.partitions()).map_err(|error| status(&error))?;
     let mut infos = Vec::with_capacity(partitions.len());
     for partition in partitions {
@@ -26,7 +26,7 @@ pub(super) fn all(service: &Service) -> Result<Vec<FlightInfo>, Status> {
 }
 
 /// The path `[partition]` (every column that all its rows have now) or `[partition, column, …]` (these columns).
-pub(super) fn info(service: &Service, descriptor: &FlightDescriptor) -> Result<FlightInfo, Status> {
+pub(crate) fn info(service: &Service, descriptor: &FlightDescriptor) -> Result<FlightInfo, Status> {
     let (name, columns) = path(descriptor)?;
     let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
     let found = service.store.partition(name).and_then(|id| describe(service, id, name, &columns));
@@ -34,7 +34,7 @@ pub(super) fn info(service: &Service, descriptor: &FlightDescriptor) -> Result<F
 }
 
 /// All own columns of the partition that the path names, whether there are cells or not.
-pub(super) fn schema(service: &Service, descriptor: &FlightDescriptor) -> Result<SchemaResult, Status> {
+pub(crate) fn schema(service: &Service, descriptor: &FlightDescriptor) -> Result<SchemaResult, Status> {
     let (name, _) = path(descriptor)?;
     let described = service.store.partition(name).and_then(|id| service.store.describe(id));
     let description = described.map_err(|error| status(&error))?;

@@ -30,15 +30,17 @@
 //! message (one copy), its body moves to 64 bytes unless it lies there by chance (one copy), and the cells are taken
 //! out of it into buffers of the unit that hold nothing else (one copy).
 
-mod control;
+pub(crate) mod control;
 mod error;
-mod gate;
+pub(crate) mod gate;
 pub mod limits;
-mod listing;
-mod reading;
+pub(crate) mod listing;
+pub(crate) mod reading;
 mod service;
 mod socket;
-mod writing;
+#[cfg(test)]
+mod tests;
+pub(crate) mod writing;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 

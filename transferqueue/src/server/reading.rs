@@ -1,13 +1,14 @@
 //! Tickets become streams of record batches.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use arrow::{
     array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
     datatypes::SchemaRef,
+    error::ArrowError,
 };
-use arrow_flight::{FlightData, encode::FlightDataEncoderBuilder};
-use futures::{StreamExt, TryStreamExt, stream};
+use arrow_flight::{FlightData, encode::FlightDataEncoderBuilder, error::FlightError};
+use futures::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use tonic::{Code, Status};
 
 use super::{
@@ -20,16 +21,15 @@ use crate::{
     error::Error,
     schema::Column,
     transport::{TransportError, View},
-    unit::UnitError,
     wire::{Failure, Incarnation, Kind, Ticket, decode},
 };
 
 /// Pieces below this are gathered with their neighbours: a message for each would cost more than the copy.
 const SMALL: usize = 1 << 20;
 
-/// The cells of a ticket. One column: its pieces as they lie, small ones gathered. Several: gathered side by side, since
-/// their pieces end in different places. The bytes are held until the stream has ended.
-pub(super) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightData>, Status> {
+/// The cells of a ticket. One column: its pieces as they lie, small ones gathered when their turn comes. Several: gathered side
+/// by side, since their pieces end in different places. The bytes are held until the stream has ended.
+pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightData>, Status> {
     let ticket: Ticket = decode("ticket", ticket).map_err(invalid)?;
     if ticket.incarnation != service.incarnation {
         let kind = Kind::Incarnation(Incarnation { expected: ticket.incarnation, found: service.incarnation });
@@ -50,12 +50,13 @@ pub(super) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightD
         }
         columns.push(read(service, pointer).map_err(|error| status(&error))?);
     }
-    let (schema, batches) = batches(&columns, rows as usize).map_err(|error| invalid(error.to_string()))?;
-    let held = columns;
-    let batches = stream::iter(batches).map(move |batch| {
-        let _ = &held;
-        Ok(batch)
-    });
+    let schema: SchemaRef = Arc::new(
+        arrow_map::schema(columns.iter().map(|(column, _)| column)).map_err(|error| invalid(error.to_string()))?,
+    );
+    let batches = match <[_; 1]>::try_from(columns) {
+        Ok([(column, views)]) => pieces(schema.clone(), column, views),
+        Err(columns) => stream::iter([Ok(gathered(&schema, &columns, rows as usize)?)]).boxed(),
+    };
     let encoded = FlightDataEncoderBuilder::new()
         .with_schema(schema)
         .with_max_flight_data_size(limits::BATCH_BYTES)
@@ -66,9 +67,8 @@ pub(super) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightD
 /// A column under the reader's name, and views of its cells.
 fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec<View>), Error> {
     let description = (service.describe)(pointer.partition)?;
-    let views = service.store.unit().read(&pointer.runs);
-    let gone = |gone: UnitError| TransportError::Gone { column: pointer.name.clone(), gone };
-    let views = views.map_err(gone)?;
+    let views = service.store.unit().read(pointer.partition, pointer.column, &pointer.runs);
+    let views = views.map_err(|error| TransportError::of(&pointer.name, error))?;
     let there = description.columns.get(usize::from(pointer.column.0));
     let column = there.ok_or_else(|| TransportError::Travel {
         column: pointer.name.clone(),
@@ -77,54 +77,63 @@ fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec<View>), Er
     Ok((Column { name: pointer.name, ..column.clone() }, views))
 }
 
-type Batches = (SchemaRef, Vec<RecordBatch>);
+type Batches = BoxStream<'static, Result<RecordBatch, FlightError>>;
 
-fn batches(columns: &[(Column, Vec<View>)], rows: usize) -> Result<Batches, arrow_map::MapError> {
-    let schema: SchemaRef = Arc::new(arrow_map::schema(columns.iter().map(|(column, _)| column))?);
-    let batch = |arrays: Vec<ArrayRef>, rows: usize| {
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(schema.clone(), arrays, &options)
-            .expect("invariant: the unit stores arrays of the columns' own types, and their lengths were counted")
-    };
-    let made = match columns {
-        [(column, views)] => pieces(column, views)?
-            .into_iter()
-            .map(|piece| (piece.len(), vec![piece]))
-            .map(|(n, p)| batch(p, n))
-            .collect(),
-        _ => {
-            let whole = |(column, views): &(Column, Vec<View>)| arrow_map::copy(column, views.iter().map(View::array));
-            vec![batch(columns.iter().map(whole).collect::<Result<_, _>>()?, rows)]
-        }
-    };
-    Ok((schema, made))
+fn batch(schema: &SchemaRef, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema.clone(), arrays, &options)
 }
 
-/// Arrays that follow each other: large ones as they are, small neighbours joined.
-fn pieces(column: &Column, views: &[View]) -> Result<Vec<ArrayRef>, arrow_map::MapError> {
-    let (mut out, mut small, mut bytes): (Vec<ArrayRef>, Vec<&ArrayRef>, usize) = (Vec::new(), Vec::new(), 0);
-    let join = |small: &mut Vec<&ArrayRef>, out: &mut Vec<ArrayRef>| {
-        match small.as_slice() {
-            [] => {}
-            [one] => out.push(ArrayRef::clone(one)),
-            many => out.push(arrow_map::copy(column, many.iter().copied())?),
-        }
-        small.clear();
-        Ok::<_, arrow_map::MapError>(())
-    };
-    for view in views {
-        let size = view.array().to_data().get_slice_memory_size().unwrap_or(usize::MAX);
+/// Several columns in one batch, all of it in memory at once: so much must fit.
+fn gathered(schema: &SchemaRef, columns: &[(Column, Vec<View>)], rows: usize) -> Result<RecordBatch, Status> {
+    let bytes: usize = columns.iter().flat_map(|(_, views)| views).map(size).fold(0, usize::saturating_add);
+    if bytes > limits::GATHER_BYTES {
+        let most = limits::GATHER_BYTES;
+        return Err(invalid(format!(
+            "the columns have {bytes} bytes together; at most {most} in one ticket: ask for them one by one"
+        )));
+    }
+    let whole = |(column, views): &(Column, Vec<View>)| arrow_map::copy(column, views.iter().map(View::array));
+    let arrays = columns.iter().map(whole).collect::<Result<_, _>>().map_err(|error| invalid(error.to_string()))?;
+    batch(schema, arrays, rows).map_err(|error| invalid(error.to_string()))
+}
+
+/// Arrays that follow each other: large ones as they are, small neighbours joined. Each is made when it is asked for: a
+/// ticket may name few bytes very often.
+fn pieces(schema: SchemaRef, column: Column, views: Vec<View>) -> Batches {
+    let together = together(&views);
+    let made = together.into_iter().map(move |range| {
+        let array = match &views[range] {
+            [one] => one.array().clone(),
+            many => arrow_map::copy(&column, many.iter().map(View::array))
+                .map_err(|error| FlightError::from(invalid(error.to_string())))?,
+        };
+        let rows = array.len();
+        Ok(batch(&schema, vec![array], rows)?)
+    });
+    stream::iter(made).boxed()
+}
+
+/// Which neighbours are sent as one batch.
+fn together(views: &[View]) -> Vec<Range<usize>> {
+    let (mut out, mut from, mut bytes) = (Vec::new(), 0, 0_usize);
+    for (at, size) in views.iter().map(size).enumerate() {
         if size >= SMALL || bytes.saturating_add(size) > limits::BATCH_BYTES {
-            join(&mut small, &mut out)?;
-            bytes = 0;
+            out.push(from..at);
+            (from, bytes) = (at, 0);
         }
         if size >= SMALL {
-            out.push(view.array().clone());
+            out.push(at..at + 1);
+            from = at + 1;
         } else {
-            small.push(view.array());
             bytes += size;
         }
     }
-    join(&mut small, &mut out)?;
-    Ok(out)
+    out.push(from..views.len());
+    out.retain(|range| !range.is_empty());
+    out
+}
+
+fn size(view: &View) -> usize {
+    view.array().to_data().get_slice_memory_size().unwrap_or(usize::MAX)
 }

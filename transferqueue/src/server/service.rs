@@ -43,7 +43,7 @@ impl Service {
 }
 
 /// A stream of answers.
-pub(super) type Answers<T> = BoxStream<'static, Result<T, Status>>;
+pub(crate) type Answers<T> = BoxStream<'static, Result<T, Status>>;
 
 /// An error of the store for whoever asked.
 pub(super) fn status(error: &Error) -> Status {

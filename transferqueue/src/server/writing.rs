@@ -3,13 +3,10 @@
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow_flight::{
-    FlightData, FlightDescriptor, PutResult, decode::FlightRecordBatchStream, error::FlightError,
-    flight_descriptor::DescriptorType,
-};
-use futures::{StreamExt, TryStreamExt, stream};
+use arrow_flight::{FlightData, FlightDescriptor, PutResult, flight_descriptor::DescriptorType};
+use futures::{Stream, StreamExt, stream};
 use prost::Message;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::{
     limits,
@@ -20,26 +17,29 @@ use crate::{
     catalog::command::{CellWrite, Command, NewRow, Reply, Request},
     error::Error,
     ids::{ColumnId, PartitionId, RowId, Rows, SessionId},
+    ipc::Messages,
     link::Link,
     outputs,
     schema::Column,
-    store::{asking::Asked, core::Sender},
+    store::{asking::Asked, core::Sender, held::Cells},
     transport::{Placed, TransportError},
     unit::{UnitError, Writer},
     wire::{self, decode},
 };
 
-pub(super) async fn put(service: &Service, mut sent: Streaming<FlightData>) -> Result<Answers<PutResult>, Status> {
-    let first = sent.message().await?.ok_or_else(|| invalid("nothing was sent"))?;
+pub(crate) async fn put(
+    service: &Service,
+    mut sent: impl Stream<Item = Result<FlightData, Status>> + Send + Unpin,
+) -> Result<Answers<PutResult>, Status> {
+    let first = sent.next().await.ok_or_else(|| invalid("nothing was sent"))??;
     let descriptor = first.flight_descriptor.clone().unwrap_or_default();
-    let all = stream::iter([Ok(first)]).chain(sent).map_err(FlightError::from);
-    let mut batches = FlightRecordBatchStream::new_from_flight_data(all);
+    let mut batches = Batches { sent: stream::iter([Ok(first)]).chain(sent), messages: Messages::default() };
     match descriptor.r#type() {
         DescriptorType::Cmd => {
             let put: wire::Put = decode("put", &descriptor.cmd).map_err(invalid)?;
             let mut counted = Vec::new();
             let mut bytes = 0_usize;
-            while let Some(batch) = batches.try_next().await.map_err(no_batch)? {
+            while let Some(batch) = batches.next().await? {
                 bytes = bytes.saturating_add(batch.get_array_memory_size());
                 if bytes > limits::PUT_BYTES {
                     return Err(invalid(format!("a put of more than {} bytes; put fewer rows", limits::PUT_BYTES)));
@@ -52,7 +52,7 @@ pub(super) async fn put(service: &Service, mut sent: Streaming<FlightData>) -> R
         DescriptorType::Path => {
             let partition = partition(service, &descriptor)?;
             let mut results = Vec::new();
-            while let Some(batch) = batches.try_next().await.map_err(no_batch)? {
+            while let Some(batch) = batches.next().await? {
                 let rows = whole_rows(service, partition, &batch).await.map_err(|error| status(&error))?;
                 let said = serde_json::json!({ "rows": rows.to_string() }).to_string();
                 results.push(Ok(PutResult { app_metadata: said.into() }));
@@ -63,11 +63,22 @@ pub(super) async fn put(service: &Service, mut sent: Streaming<FlightData>) -> R
     }
 }
 
-/// What came is no stream of record batches; what the connection itself has to say stays as it is.
-fn no_batch(error: FlightError) -> Status {
-    match error {
-        FlightError::Tonic(status) => *status,
-        other => invalid(other.to_string()),
+/// The record batches of a stream of messages.
+struct Batches<S> {
+    sent: S,
+    messages: Messages,
+}
+
+impl<S: Stream<Item = Result<FlightData, Status>> + Unpin> Batches<S> {
+    async fn next(&mut self) -> Result<Option<RecordBatch>, Status> {
+        while let Some(data) = self.sent.next().await {
+            let FlightData { data_header, data_body, .. } = data?;
+            let taken = self.messages.take(&data_header, &data_body).map_err(|error| invalid(error.to_string()))?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -80,7 +91,7 @@ fn partition(service: &Service, descriptor: &FlightDescriptor) -> Result<Partiti
 }
 
 /// Stores cells of one column, in one chunk, and holds them for the session.
-fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Result<wire::Placed, Error> {
+pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Result<wire::Placed, Error> {
     let partition = PartitionId(put.partition);
     let description = (service.describe)(partition)?;
     let travel = |why: String| TransportError::Travel { column: format!("at position {}", put.column), why };
@@ -98,14 +109,17 @@ fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Res
     if let Some(((chunk, slot), sizes)) = service.store.held(session, put.number)? {
         return Ok(wire::Placed::new(chunk, slot, &sizes));
     }
-    let writer = Some((session, put.number));
-    let placed = place(service, writer, partition, ColumnId(position as u16), column, &parts)?;
-    let answer = wire::Placed::new(placed.chunk, placed.slot, &placed.sizes);
-    service.store.hold(session, put.number, placed)?;
-    Ok(answer)
+    let (id, writer) = (ColumnId(position as u16), Some((session, put.number)));
+    let (placed, bytes) = place(service, writer, partition, id, column, &parts)?;
+    // The same put may have come over two connections at once: the place that counts is told.
+    let rows = parts.iter().map(|part| part.len() as u64).sum();
+    let cells = Cells { key: (partition, id), rows, bytes, placed };
+    let ((chunk, slot), sizes) = service.store.hold(session, put.number, cells)?;
+    Ok(wire::Placed::new(chunk, slot, &sizes))
 }
 
-/// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else.
+/// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else. Says where they
+/// lie, and how many bytes that takes.
 fn place(
     service: &Service,
     writer: Option<Writer>,
@@ -113,16 +127,25 @@ fn place(
     id: ColumnId,
     column: &Column,
     parts: &[&ArrayRef],
-) -> Result<Placed, TransportError> {
+) -> Result<(Placed, u64), TransportError> {
     let map = |error: arrow_map::MapError| TransportError::Unit(UnitError::Map(error));
     parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
     let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
-    service.store.unit().write_for(writer, partition, id, column, array).map_err(TransportError::Unit)
+    let bytes = array.get_buffer_memory_size() as u64;
+    let placed = service.store.unit().write_for(writer, partition, id, column, array);
+    placed.map(|placed| (placed, bytes)).map_err(TransportError::Unit)
 }
 
 /// Puts rows as a stock client sends them: columns by name, every row new.
 async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBatch) -> Result<Rows, Error> {
     let description = (service.describe)(partition)?;
+    let paid = batch.get_array_memory_size().saturating_add(limits::FREE_ROWS);
+    let most = limits::PUT_ROWS.min(paid);
+    if batch.num_rows() > most {
+        let found = batch.num_rows();
+        let why = format!("a batch of {found} rows for `{}`; put at most {most} at once", description.name);
+        return Err(TransportError::Travel { column: "*".to_owned(), why }.into());
+    }
     let positions = Rows::run(RowId(0), batch.num_rows() as u64);
     let (mut cells, mut holds) = (Vec::new(), Vec::new());
     for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
@@ -133,7 +156,7 @@ async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBat
             continue;
         }
         let id = ColumnId(position as u16);
-        let placed = place(service, None, partition, id, &columns[position], &[array])?;
+        let (placed, _) = place(service, None, partition, id, &columns[position], &[array])?;
         cells.push(CellWrite {
             column: id,
             rows: positions.clone(),

@@ -9,17 +9,17 @@ use std::{
 use arrow::{
     array::{Array, ArrayRef, AsArray},
     datatypes::{UInt32Type, UInt64Type},
-    ipc::reader::FileReader,
 };
 
 use super::{
     SnapshotError,
-    manifest::{CELLS, FileEntry, Manifest, STATE},
+    manifest::{CELLS, FileEntry, MANIFEST, Manifest, STATE},
 };
 use crate::{
     arrow_map,
     catalog::State,
     ids::{ChunkId, ColumnId, PartitionId},
+    ipc,
     schema::Column,
 };
 
@@ -39,6 +39,11 @@ pub(crate) struct Chunk {
 pub(crate) fn read(dir: &Path) -> Result<Taken, SnapshotError> {
     let manifest = Manifest::load(dir)?;
     for entry in &manifest.files {
+        if entry.name != STATE && key(&entry.name).is_none() {
+            let (found, expected) =
+                (entry.name.clone(), "state.json and cells/p<partition>.c<column>.arrow".to_owned());
+            return Err(SnapshotError::Foreign { path: dir.join(MANIFEST), found, expected });
+        }
         verify(dir, entry)?;
     }
     let state = state(dir, &manifest)?;
@@ -50,7 +55,7 @@ pub(crate) fn read(dir: &Path) -> Result<Taken, SnapshotError> {
             found: found.to_owned(),
             expected: expected.to_owned(),
         };
-        let key = key(&entry.name).ok_or_else(|| foreign(&entry.name, "cells/p<partition>.c<column>.arrow"))?;
+        let key = key(&entry.name).expect("invariant: names were looked at above");
         let partition = manifest.partitions.iter().find(|partition| partition.id == key.0);
         let column = partition.and_then(|partition| partition.columns.get(usize::from(key.1.0)));
         let column = column.ok_or_else(|| foreign("a column that the manifest does not list", "a listed one"))?;
@@ -61,7 +66,8 @@ pub(crate) fn read(dir: &Path) -> Result<Taken, SnapshotError> {
 
 fn verify(dir: &Path, entry: &FileEntry) -> Result<(), SnapshotError> {
     let path = dir.join(&entry.name);
-    let mut file = File::open(&path).map_err(SnapshotError::io(&path, "open"))?;
+    // One byte more than there should be tells that there are more.
+    let mut file = File::open(&path).map_err(SnapshotError::io(&path, "open"))?.take(entry.bytes.saturating_add(1));
     let (mut crc, mut bytes, mut buffer) = (crc32fast::Hasher::new(), 0, vec![0; 1 << 20]);
     loop {
         let read = file.read(&mut buffer).map_err(SnapshotError::io(&path, "read"))?;
@@ -106,8 +112,9 @@ fn cells(
 ) -> Result<(), SnapshotError> {
     let damaged = |found: String| SnapshotError::Damaged { path: path.to_owned(), found };
     let file = File::open(path).map_err(SnapshotError::io(path, "open"))?;
-    let reader = FileReader::try_new(BufReader::new(file), None).map_err(|error| damaged(error.to_string()))?;
-    let fields = reader.schema();
+    let bytes = file.metadata().map_err(SnapshotError::io(path, "open"))?.len();
+    let reader = ipc::File::open(BufReader::new(file), bytes).map_err(|error| damaged(error.to_string()))?;
+    let fields = reader.schema().clone();
     let stored = fields.fields().get(2).map(|field| field.data_type().clone());
     if fields.fields().len() != 3 || stored != Some(arrow_map::storage(&column.kind)) {
         let expected = format!("columns chunk, slot and `{}` ({})", column.name, column.kind);
@@ -125,6 +132,9 @@ fn cells(
         };
         if ids.values().iter().any(|other| *other != id) || slots.values().windows(2).any(|w| w[0] >= w[1]) {
             return Err(damaged("a batch with several chunks or slots out of order".to_owned()));
+        }
+        if slots.values().last() == Some(&u32::MAX) || (0..3).any(|at| batch.column(at).null_count() > 0) {
+            return Err(damaged("a batch with null cells, or a slot beyond the last one".to_owned()));
         }
         let mut pieces: Vec<(u32, ArrayRef)> = Vec::new();
         let mut start = 0;

@@ -5,7 +5,7 @@ use event_listener::EventListener;
 use super::{
     Durability, Store,
     core::{Attempt, Sender},
-    held::{MAX_HELD, Spot},
+    held::{Cells, Refused, Spot},
 };
 use crate::{
     catalog::{
@@ -16,7 +16,6 @@ use crate::{
     },
     error::Error,
     ids::SessionId,
-    transport::Placed,
 };
 
 /// What asking once brought.
@@ -31,13 +30,13 @@ impl Store {
     /// wake-up is lost.
     pub(crate) fn ask(&self, sender: Sender, request: &mut Request, sleep: bool) -> Result<Asked, Error> {
         // Mostly nothing has to be waited for, and no listener is needed.
-        match self.shared.attempt(sender, request)? {
+        match self.shared.attempt(sender, request, false)? {
             Attempt::Answered(reply) => return Ok(Asked::Answered(reply)),
             Attempt::Later(wait) if !sleep => return Ok(Asked::Later(wait, None)),
             Attempt::Later(_) => {}
         }
         let listener = self.shared.waiters.listen(&request.command);
-        Ok(match self.shared.attempt(sender, request)? {
+        Ok(match self.shared.attempt(sender, request, true)? {
             Attempt::Answered(reply) => Asked::Answered(reply),
             Attempt::Later(wait) => Asked::Later(wait, listener),
         })
@@ -48,22 +47,37 @@ impl Store {
         Ok(self.shared.lock()?.durability == Durability::Host)
     }
 
-    /// Holds cells for a session of another process until it names them, lets them go, or ends. `number`: the client's
-    /// own for this put.
+    /// Holds cells of a column for a session of another process until it names them, lets them go, or ends. `number`: the
+    /// client's own for this put; one that came before counts, and where it lies is told.
     ///
     /// # Errors
     /// [`Error::Refused`] when the session has ended, or holds too many.
-    pub(crate) fn hold(&self, session: SessionId, number: u64, placed: Placed) -> Result<(), Error> {
+    pub(crate) fn hold(&self, session: SessionId, number: u64, cells: Cells) -> Result<(Spot, Sizes), Error> {
         let mut core = self.shared.lock()?;
+        let core = &mut *core;
         if !core.catalog.state().has_session(session) {
             return Err(Refusal::SessionEnded { session, timeout_ms: SESSION_TIMEOUT_MS }.into());
         }
-        let full = |placed: Placed| Refusal::Cells {
-            partition: format!("{placed:?}"),
-            found: format!("session {session} has put {MAX_HELD} arrays that no commit names"),
-            expected: "a commit, or a release".to_owned(),
-        };
-        Ok(core.held.put(session, number, placed).map_err(full)?)
+        let (partition, _) = cells.key;
+        core.held.put(session, number, cells).map_err(|refused| {
+            let described = core.catalog.state().describe(partition);
+            let partition = described.map_or_else(|_| partition.to_string(), |described| described.name);
+            let (found, expected) = match refused {
+                Refused::Many(puts) => (
+                    format!("session {session} has put {puts} arrays that no commit names"),
+                    "a commit, or a release, before the next one",
+                ),
+                Refused::Large(bytes) => (
+                    format!("session {session} has put {bytes} bytes that no commit names"),
+                    "a commit, or a release, before more than that is put",
+                ),
+                Refused::Late => (
+                    format!("put {number} of session {session} was named by a command or let go before"),
+                    "a new number for a new put",
+                ),
+            };
+            Refusal::Cells { partition, found, expected: expected.to_owned() }.into()
+        })
     }
 
     /// Where a put lies that was sent before under the same number.

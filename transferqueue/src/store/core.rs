@@ -5,10 +5,14 @@ use std::{
     sync::{MutexGuard, PoisonError},
 };
 
-use super::{Durability, Publication, Shared, held::Held, waiters::Waiters};
+use super::{
+    Durability, Publication, Shared,
+    held::{self, Held},
+    waiters::Waiters,
+};
 use crate::{
     catalog::{
-        Catalog, Outcome,
+        Catalog, Outcome, Refusal,
         command::{Command, Reply, Request},
         event::{Event, Record},
         wait::Wait,
@@ -33,8 +37,22 @@ pub(super) struct Core {
     pub(super) held: Held,
     /// Chunks whose end is not on the disk yet, with the position of its event.
     freed: VecDeque<(u64, ChunkId)>,
+    /// The newest call that was seen of each session of another process.
+    newest: BTreeMap<SessionId, Newest>,
     /// What made the store unusable.
     broken: Option<String>,
+}
+
+/// The newest call of a session, and what it heard if its number is free again.
+#[derive(Default)]
+struct Newest {
+    attempt: u64,
+    gave_back: Option<GaveBack>,
+}
+
+enum GaveBack {
+    Later(Wait),
+    Refused(Refusal),
 }
 
 /// Who sends a call, and who numbers it.
@@ -43,7 +61,12 @@ pub(crate) enum Sender {
     /// A session of this process (`None`: one that is being opened, or the store itself): numbered here.
     Here(Option<SessionId>),
     /// A session of another process: its client numbers, since only it knows which reply it never heard.
-    Wire(Option<(SessionId, u64)>),
+    Wire {
+        /// The session and the call's number; `None`: a session is opened.
+        caller: Option<(SessionId, u64)>,
+        /// Grows with every call that the session sends, also when the number of one that was not answered is used again.
+        attempt: Option<u64>,
+    },
 }
 
 /// The catalog's answer to one attempt.
@@ -54,11 +77,21 @@ pub(super) enum Attempt {
 
 impl Core {
     pub(super) fn new(mut catalog: Catalog, log: Option<Log>, durability: Durability) -> Self {
-        let (sessions, hooks, held) = (BTreeMap::new(), Vec::new(), Held::default());
         if durability > Durability::None {
             catalog.keep_replies();
         }
-        Self { catalog, log, durability, sessions, hooks, stopped: None, held, freed: VecDeque::new(), broken: None }
+        Self {
+            catalog,
+            log,
+            durability,
+            sessions: BTreeMap::new(),
+            hooks: Vec::new(),
+            stopped: None,
+            held: Held::default(),
+            freed: VecDeque::new(),
+            newest: BTreeMap::new(),
+            broken: None,
+        }
     }
 
     #[cfg(test)]
@@ -89,11 +122,71 @@ impl Core {
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
                     self.held.end(*session);
+                    self.newest.remove(session);
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+}
+
+impl Core {
+    /// A call that has to wait, or is refused, gives its number back, and another one may take it. A copy of it that comes late
+    /// must not take it first: it hears the same again, or, once others were sent, that it was overtaken. `again`: the call
+    /// itself is asked a second time.
+    fn in_order(&mut self, sender: Sender, again: bool) -> Result<Option<Wait>, Error> {
+        let Sender::Wire { caller: Some((session, seq)), attempt: Some(attempt) } = sender else { return Ok(None) };
+        if !self.catalog.state().has_session(session) {
+            return Ok(None);
+        }
+        let newest = self.newest.entry(session).or_default();
+        if attempt < newest.attempt {
+            return Err(Refusal::Overtaken { session, seq }.into());
+        }
+        if attempt == newest.attempt && !again {
+            match &newest.gave_back {
+                Some(GaveBack::Later(wait)) => return Ok(Some(wait.clone())),
+                Some(GaveBack::Refused(refusal)) => return Err(refusal.clone().into()),
+                None => {}
+            }
+        }
+        *newest = Newest { attempt, gave_back: None };
+        Ok(None)
+    }
+
+    /// The newest call of a session gave its number back.
+    fn gave_back(&mut self, sender: Sender, how: impl FnOnce() -> GaveBack) {
+        if let Sender::Wire { caller: Some((session, _)), attempt: Some(_) } = sender
+            && let Some(newest) = self.newest.get_mut(&session)
+        {
+            newest.gave_back = Some(how());
+        }
+    }
+
+    /// A session of another process names only cells that it has put itself. (Those of this process hold what they name.)
+    fn owns_cells(&self, sender: Sender, request: &Request) -> Result<(), Refusal> {
+        let cells = held::cells(&request.command);
+        let Sender::Wire { caller: Some((session, _)), .. } = sender else { return Ok(()) };
+        // A call that was answered before has let go of its cells; it hears the same answer.
+        if cells.is_empty() || !self.catalog.is_new(request) {
+            return Ok(());
+        }
+        let state = self.catalog.state();
+        let partition = match &request.command {
+            Command::Put { partition, .. } => Some(*partition),
+            Command::Write { lease, .. } | Command::Commit { lease, .. } => state.leased_from(*lease),
+            _ => None,
+        };
+        // Without one the catalog says what is wrong.
+        let Some(partition) = partition else { return Ok(()) };
+        let Some(cell) = self.held.stranger(session, partition, cells) else { return Ok(()) };
+        let (chunk, slot, rows) = (cell.chunk, cell.slot, cell.rows.len());
+        Err(Refusal::Cells {
+            partition: state.describe(partition)?.name,
+            found: format!("{rows} cells of column {} in chunk {chunk} from slot {slot}", cell.column),
+            expected: format!("cells as session {session} has put them, and not let go or named before"),
+        })
     }
 }
 
@@ -108,8 +201,9 @@ impl Shared {
         }
     }
 
-    /// One attempt at a command. Time is read under the lock, so that it never runs backwards for the catalog.
-    pub(super) fn attempt(&self, sender: Sender, request: &mut Request) -> Result<Attempt, Error> {
+    /// One attempt at a command; `again`: not the first one at this call. Time is read under the lock, so that it never runs
+    /// backwards for the catalog.
+    pub(super) fn attempt(&self, sender: Sender, request: &mut Request, again: bool) -> Result<Attempt, Error> {
         let mut core = self.lock()?;
         if let Some(reason) = &core.stopped
             && waits(&request.command)
@@ -119,19 +213,27 @@ impl Shared {
         request.caller = match sender {
             // An unknown session is sent as it is: the catalog says that it has ended.
             Sender::Here(session) => session.map(|id| (id, core.sessions.get(&id).map_or(1, |last| last + 1))),
-            Sender::Wire(caller) => caller,
+            Sender::Wire { caller, .. } => caller,
         };
-        let outcome = core.catalog.call(request, self.clock.now())?;
-        let Outcome { reply, record, wakes, published } = outcome;
+        if let Some(wait) = core.in_order(sender, again)? {
+            return Ok(Attempt::Later(wait));
+        }
+        let now = self.clock.now();
+        let decided = core.owns_cells(sender, request).and_then(|()| core.catalog.call(request, now));
+        let Outcome { reply, record, wakes, published } = decided.inspect_err(|refusal| {
+            core.gave_back(sender, || GaveBack::Refused(refusal.clone()));
+        })?;
+        if let Reply::NotYet(wait) = &reply {
+            core.gave_back(sender, || GaveBack::Later(wait.clone()));
+        }
         match (&reply, sender) {
-            (Reply::NotYet(_), _) | (_, Sender::Wire(None)) => {}
+            (Reply::NotYet(_), _) | (_, Sender::Wire { .. }) => {}
             (Reply::Session(id), Sender::Here(_)) => drop(core.sessions.insert(*id, 0)),
             (_, Sender::Here(session)) => {
                 if let Some(last) = session.and_then(|id| core.sessions.get_mut(&id)) {
                     *last += 1;
                 }
             }
-            (_, Sender::Wire(Some(_))) => {}
         }
         if let Some(record) = &record {
             core.settle(record, &self.unit)?;
@@ -142,7 +244,7 @@ impl Shared {
             }
         }
         // What the call named the catalog holds by now (or has refused for good).
-        if let (Sender::Wire(Some((session, _))), false) = (sender, matches!(reply, Reply::NotYet(_))) {
+        if let (Sender::Wire { caller: Some((session, _)), .. }, false) = (sender, matches!(reply, Reply::NotYet(_))) {
             core.held.named(session, &request.command);
         }
         let stopped = core.stopped.clone();

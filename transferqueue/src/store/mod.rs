@@ -6,7 +6,7 @@
 //! it asks again, so that no wake-up is lost.
 
 pub(crate) mod asking;
-mod clock;
+pub(crate) mod clock;
 pub(crate) mod core;
 mod flusher;
 pub(crate) mod held;
@@ -15,10 +15,14 @@ mod options;
 mod publication;
 mod recover;
 #[cfg(test)]
+mod simulation;
+#[cfg(test)]
 mod tests;
 mod ticker;
 mod waiters;
 
+#[cfg(any(test, feature = "fuzzing"))]
+use std::sync::atomic::AtomicU64;
 use std::{
     path::Path,
     sync::{Arc, Mutex},
@@ -57,8 +61,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-    /// Joined when the last handle goes; the ticker itself only holds `shared`.
-    _ticker: Arc<Ticker>,
+    /// Joined when the last handle goes; the ticker itself only holds `shared`. `None`: nothing happens by itself.
+    _ticker: Option<Arc<Ticker>>,
 }
 
 /// What every handle and the ticker work on.
@@ -85,6 +89,17 @@ impl Store {
         let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
         let unit = options.unit(incarnation, 0)?;
         let mut core = Core::new(catalog, log, options.durability);
+        core.settle(&first, &unit)?;
+        Ok(Self::open(core, unit, clock).ticking())
+    }
+
+    /// A store without threads, whose time is set by hand: the same calls in the same order come to the same end.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn still(definition: Definition, log: Option<Log>, now: Arc<AtomicU64>) -> Result<Self, Error> {
+        let clock = Clock::Set(now);
+        let options = Options::default();
+        let (catalog, first) = Catalog::create(definition, 7, clock.now())?;
+        let (mut core, unit) = (Core::new(catalog, log, Durability::None), Unit::new(options.chunk_bytes, 0));
         core.settle(&first, &unit)?;
         Ok(Self::open(core, unit, clock))
     }
@@ -115,7 +130,7 @@ impl Store {
         }
         let mut core = Core::new(catalog, log, options.durability);
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock))
+        Ok(Self::open(core, unit, clock).ticking())
     }
 
     fn open(core: Core, unit: Unit, clock: Clock) -> Self {
@@ -131,8 +146,12 @@ impl Store {
             flusher: Flusher::default(),
             clock,
         });
-        let ticker = Arc::new(Ticker::start(shared.clone()));
-        Self { shared, _ticker: ticker }
+        Self { shared, _ticker: None }
+    }
+
+    fn ticking(self) -> Self {
+        let ticker = Ticker::start(self.shared.clone());
+        Self { _ticker: Some(Arc::new(ticker)), ..self }
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
@@ -171,7 +190,11 @@ impl Store {
         let sessions = self.with_state(|state, now| state.sessions(now))?;
         let lost: Vec<_> = sessions.iter().filter(|view| view.name == name).map(|view| view.session).collect();
         for &session in &lost {
-            self.shared.attempt(Sender::Here(None), &mut Request { caller: None, command: Command::Lose(session) })?;
+            self.shared.attempt(
+                Sender::Here(None),
+                &mut Request { caller: None, command: Command::Lose(session) },
+                false,
+            )?;
         }
         Ok(lost.len())
     }

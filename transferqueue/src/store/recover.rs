@@ -9,6 +9,7 @@ use super::{
     Options, Store,
     clock::Clock,
     core::{Core, Sender},
+    held::Cells,
 };
 use crate::{
     arrow_map,
@@ -20,7 +21,6 @@ use crate::{
     error::Error,
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     log::{self, Log, Torn},
-    transport::Placed,
     unit::{
         Unit,
         arena::{Arena, ArenaError, Found},
@@ -80,14 +80,14 @@ impl Store {
         let puts = adopt(catalog.state(), &unit, found, &named, options)?;
         let held = puts.len();
         let mut core = Core::new(catalog, Some(log), options.durability);
-        for (session, number, placed) in puts {
+        for (session, number, cells) in puts {
             // Whatever is over the limit was not held before either.
-            drop(core.held.put(session, number, placed));
+            drop(core.held.put(session, number, cells));
         }
-        let store = Self::open(core, unit, Clock::start());
+        let store = Self::open(core, unit, Clock::start()).ticking();
         // The clock begins anew: whoever holds something has its full time again.
         for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
-            store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command })?;
+            store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command }, false)?;
         }
         let bytes = store.unit().stats().total().live;
         Ok((store, Recovered { seq, bytes, sessions, held, torn }))
@@ -147,7 +147,7 @@ fn adopt(
     found: Vec<Found>,
     named: &Named,
     options: &Options,
-) -> Result<Vec<(SessionId, u64, Placed)>, Error> {
+) -> Result<Vec<(SessionId, u64, Cells)>, Error> {
     let mut live: BTreeMap<ChunkId, Runs> = BTreeMap::new();
     for run in state.live_cells() {
         live.entry(run.chunk).or_default().push((run.slot, run.len));
@@ -183,7 +183,8 @@ fn adopt(
             };
             if let Some((session, number)) = writer {
                 let sizes = arrow_map::sizes(column, &array).map_err(crate::unit::UnitError::from)?;
-                waiting.push((session, number, entry.slot, sizes));
+                let (rows, bytes) = (u64::from(entry.place.rows), array.get_buffer_memory_size() as u64);
+                waiting.push((session, number, (entry.slot, rows, bytes), sizes));
             }
             key = Some((entry.partition, entry.column));
             pieces.push((entry.slot, array));
@@ -193,8 +194,9 @@ fn adopt(
         }
         let Some(key) = key else { continue };
         unit.adopt(key, chunk, pieces, referred.contains(&chunk));
-        for (session, number, slot, sizes) in waiting {
-            puts.extend(unit.hold(chunk, slot, sizes).map(|placed| (session, number, placed)));
+        for (session, number, (slot, rows, bytes), sizes) in waiting {
+            let placed = unit.hold(chunk, slot, sizes);
+            puts.extend(placed.map(|placed| (session, number, Cells { key, rows, bytes, placed })));
         }
     }
     match live.first_key_value() {

@@ -55,11 +55,11 @@ impl Drop for Ticker {
 }
 
 fn tick(shared: &Shared, heartbeat: bool) -> Result<(), Error> {
-    shared.attempt(Sender::Here(None), &mut Request { caller: None, command: Command::Tick })?;
+    shared.attempt(Sender::Here(None), &mut Request { caller: None, command: Command::Tick }, false)?;
     let sessions: Vec<_> = if heartbeat { shared.lock()?.sessions.keys().copied().collect() } else { Vec::new() };
     for session in sessions {
         let mut request = Request { caller: None, command: Command::Heartbeat };
-        match shared.attempt(Sender::Here(Some(session)), &mut request) {
+        match shared.attempt(Sender::Here(Some(session)), &mut request, false) {
             // It ended in between.
             Err(Error::Refused(_)) | Ok(_) => {}
             Err(error) => return Err(error),

@@ -32,7 +32,8 @@ impl Transport for Local {
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
-        self.unit.read(&pointer.runs).map_err(|gone| TransportError::Gone { column: pointer.name.clone(), gone })
+        let views = self.unit.read(pointer.partition, pointer.column, &pointer.runs);
+        views.map_err(|error| TransportError::of(&pointer.name, error))
     }
 
     fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {

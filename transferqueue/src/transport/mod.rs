@@ -129,6 +129,14 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// Why a column is not read.
+    pub(crate) fn of(column: &str, error: UnitError) -> Self {
+        match error {
+            gone @ UnitError::Gone { .. } => Self::Gone { column: column.to_owned(), gone },
+            other => Self::Unit(other),
+        }
+    }
+
     /// Whether the pointer is older than the bytes; resolving it again may help.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Gone { .. })

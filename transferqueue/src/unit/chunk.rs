@@ -92,7 +92,8 @@ impl Chunk {
     /// Calls `each` with slices that cover the cells in order; whether all of them are there.
     pub(super) fn slices(&self, slot: u32, len: u32, mut each: impl FnMut(ArrayRef)) -> bool {
         let state = self.lock();
-        let (mut at, end) = (slot, slot + len);
+        let Some(end) = slot.checked_add(len) else { return false };
+        let mut at = slot;
         let mut index = state.pieces.partition_point(|piece| piece.first <= slot).saturating_sub(1);
         while at < end {
             let Some(piece) = state.pieces.get(index) else {

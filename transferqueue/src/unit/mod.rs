@@ -64,6 +64,12 @@ pub enum UnitError {
         "cells {slot}..{end} of chunk {chunk} are gone: their rows were consumed or dropped; claim or resolve again"
     )]
     Gone { chunk: ChunkId, slot: u32, end: u32 },
+    /// The pointer was not made by this store's catalog.
+    #[error(
+        "chunk {chunk} holds column {} of partition {}, not column {column} of partition {partition}; take the pointer as the store gave it",
+        .holds.1, .holds.0
+    )]
+    Foreign { chunk: ChunkId, holds: Key, partition: PartitionId, column: ColumnId },
     /// The array does not fit the column.
     #[error(transparent)]
     Map(#[from] MapError),
@@ -187,16 +193,16 @@ impl Unit {
         self.inner.arena.as_ref().map_or(Ok(()), Arena::sync)
     }
 
-    /// Looks at cells: views in the order of the runs, no byte copied. Each chunk among them is held until its last view
-    /// is gone.
+    /// Looks at cells of a column: views in the order of the runs, no byte copied. Each chunk among them is held until its last
+    /// view is gone.
     ///
     /// # Errors
-    /// [`UnitError::Gone`] when a cell is not there (any more).
-    pub fn read(&self, runs: &[CellRun]) -> Result<Vec<View>, UnitError> {
+    /// [`UnitError::Gone`] when a cell is not there (any more), [`UnitError::Foreign`] when a chunk is of another column.
+    pub fn read(&self, partition: PartitionId, column: ColumnId, runs: &[CellRun]) -> Result<Vec<View>, UnitError> {
         let mut views: Vec<View> = Vec::with_capacity(runs.len());
         let mut last: Option<(ChunkId, Arc<Grant>)> = None;
         for run in runs {
-            let gone = UnitError::Gone { chunk: run.chunk, slot: run.slot, end: run.slot + run.len };
+            let gone = UnitError::Gone { chunk: run.chunk, slot: run.slot, end: run.slot.saturating_add(run.len) };
             let grant = match &last {
                 Some((chunk, grant)) if *chunk == run.chunk => grant.clone(),
                 _ => match self.grant(run.chunk) {
@@ -204,6 +210,10 @@ impl Unit {
                     None => return Err(gone),
                 },
             };
+            let holds = grant.chunk.key;
+            if holds != (partition, column) {
+                return Err(UnitError::Foreign { chunk: run.chunk, holds, partition, column });
+            }
             let complete = grant.chunk.slices(run.slot, run.len, |array| views.push(View::new(array, grant.clone())));
             if !complete {
                 return Err(gone);
@@ -238,6 +248,12 @@ impl Unit {
     /// A cell that grows; its bytes count as `open` until it is sealed or dropped.
     pub fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {
         OpenCell::new(self.inner.clone(), (partition, id))
+    }
+
+    /// Every chunk that is there.
+    #[cfg(test)]
+    pub(crate) fn chunk_ids(&self) -> std::collections::BTreeSet<ChunkId> {
+        self.inner.chunks.iter().map(|entry| *entry.key()).collect()
     }
 
     /// What is held, per column.

@@ -52,7 +52,7 @@ fn memory_really_goes_with_the_last_hold() {
     let array = cells(0..100);
     let memory: Weak<dyn Array> = Arc::downgrade(&array);
     let placed = write(&unit, array);
-    let views = unit.read(&[run(&placed, 100)]).unwrap();
+    let views = unit.read(PartitionId(1), ColumnId(2), &[run(&placed, 100)]).unwrap();
     unit.committed(placed.chunk);
     let chunk = placed.chunk;
     drop(placed);
@@ -70,7 +70,7 @@ fn each_byte_is_counted_for_what_holds_it() {
     assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, unsettled: 512, ..Default::default() });
     unit.committed(placed.chunk);
     assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, live: 512, ..Default::default() });
-    let views = unit.read(&[run(&placed, 1)]).unwrap();
+    let views = unit.read(PartitionId(1), ColumnId(2), &[run(&placed, 1)]).unwrap();
     assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, live: 512, pinned: 512, ..Default::default() });
     unit.free(placed.chunk);
     assert_eq!(of(&unit), ColumnBytes { chunks: 1, cells: 64, pinned: 512, lingering: 512, ..Default::default() });
@@ -95,13 +95,23 @@ fn open_cells_are_counted_until_they_are_sealed_or_forgotten() {
 fn a_restored_chunk_has_its_cells_at_their_slots_and_nothing_between() {
     let unit = Unit::new(1 << 20, 1);
     unit.adopt((PartitionId(1), ColumnId(2)), ChunkId(7), vec![(2, cells(20..22)), (9, cells(90..91))], true);
-    let at = |slot, len| unit.read(&[CellRun { chunk: ChunkId(7), generation: 0, slot, len }]);
+    let at =
+        |slot, len| unit.read(PartitionId(1), ColumnId(2), &[CellRun { chunk: ChunkId(7), generation: 0, slot, len }]);
     assert_eq!(at(3, 1).unwrap()[0].array().as_ref(), cells(21..22).as_ref());
     assert_eq!(at(9, 1).unwrap()[0].array().as_ref(), cells(90..91).as_ref());
-    for (slot, len) in [(0, 1), (3, 2), (4, 1), (9, 2)] {
+    for (slot, len) in [(0, 1), (3, 2), (4, 1), (9, 2), (9, u32::MAX)] {
         assert!(matches!(at(slot, len), Err(UnitError::Gone { .. })), "{slot}+{len}");
     }
     assert!(write(&unit, cells(0..1)).chunk > ChunkId(1 << 40), "a later life has later ids");
     unit.free(ChunkId(7));
     assert!(at(9, 1).is_err());
+}
+
+#[test]
+fn a_chunk_is_read_as_the_column_that_it_holds() {
+    let unit = Unit::new(1 << 20, 0);
+    let placed = write(&unit, cells(0..3));
+    let error = unit.read(PartitionId(1), ColumnId(1), &[run(&placed, 3)]).unwrap_err();
+    assert!(matches!(error, UnitError::Foreign { .. }), "{error}");
+    assert!(error.to_string().contains("holds column 2 of partition 1, not column 1 of partition 1"), "{error}");
 }

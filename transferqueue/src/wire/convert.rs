@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{Answer, Cells, Outcome, Placed, Pointer, Run, Spot, Ticket};
 use crate::{
     catalog::command::{BatchRef, CellRun, ColumnRef, Sizes},
-    ids::{ChunkId, ColumnId, PartitionId, RowId, Rows},
+    ids::{ChunkId, ColumnId, PartitionId, Rows},
 };
 
 /// A value as the JSON that the event log would write.
@@ -37,14 +37,7 @@ pub(crate) fn runs(rows: &Rows) -> Vec<Run> {
 
 /// Rows from their runs; `None` when ids run over.
 pub(crate) fn rows(runs: &[Run]) -> Option<Rows> {
-    let mut rows = Rows::default();
-    let mut total = 0_u64;
-    for run in runs {
-        run.first.checked_add(run.len)?;
-        total = total.checked_add(run.len)?;
-        rows.push_run(RowId(run.first), run.len);
-    }
-    Some(rows)
+    runs.iter().map(|run| (run.first, run.len)).collect::<Vec<_>>().try_into().ok()
 }
 
 impl From<&ColumnRef> for Pointer {

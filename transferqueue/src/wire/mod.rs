@@ -125,6 +125,10 @@ pub struct Call {
     /// Cells that were put and that no command will name.
     #[prost(message, repeated, tag = "5")]
     pub released: Vec<Spot>,
+    /// Grows with every call of the session, whatever its number; the same call sent again keeps it. A call that is older
+    /// than one the server has seen is refused: an unanswered call's number may have been used again since. Absent: no check.
+    #[prost(uint64, optional, tag = "6")]
+    pub attempt: Option<u64>,
 }
 
 /// What an action brings.

@@ -1,54 +1,17 @@
 //! TLS: who is believed, and what is said otherwise.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
-use tempfile::TempDir;
 use transferqueue::{
     NewRow, Outputs, Store,
     client::{self, ClientTls, Remote},
     server::{self, Server, ServerTls},
 };
 
-use crate::{soon, store};
-
-/// A root, and certificates that it signed.
-struct Office {
-    folder: TempDir,
-    root: CertifiedIssuer<'static, KeyPair>,
-}
-
-impl Office {
-    fn new() -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let root = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join("ca.pem"), root.pem()).unwrap();
-        Self { folder, root }
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.folder.path().join("ca.pem")
-    }
-
-    /// A certificate for a host, and its key.
-    fn issue(&self, host: &str, last_year: i32) -> (PathBuf, PathBuf) {
-        let mut params = CertificateParams::new(vec![host.to_owned()]).unwrap();
-        params.not_before = date_time_ymd(2000, 1, 1);
-        params.not_after = date_time_ymd(last_year, 1, 1);
-        let key = KeyPair::generate().unwrap();
-        let cert = params.signed_by(&key, &self.root).unwrap();
-        let at = |what: &str| self.folder.path().join(format!("{host}-{last_year}-{what}.pem"));
-        fs::write(at("cert"), cert.pem()).unwrap();
-        fs::write(at("key"), key.serialize_pem()).unwrap();
-        (at("cert"), at("key"))
-    }
-}
+use crate::{office::Office, soon, store};
 
 fn serve(store: &Store, (cert, key): (PathBuf, PathBuf), client_ca: Option<PathBuf>) -> Server {
     let tls = Some(ServerTls { cert, key, client_ca });
@@ -141,7 +104,7 @@ fn a_url_and_certificates_that_do_not_go_together_are_refused() {
     let plain = server.url().replace("grpc+tls", "grpc");
     let error = Remote::connect(&plain, server.token(), options).unwrap_err().to_string();
     assert!(error.contains("does not say grpc+tls"), "{error}");
-    let missing = ClientTls { ca: office.folder.path().join("none.pem"), ..trusting(&office.ca()) };
+    let missing = ClientTls { ca: office.folder().join("none.pem"), ..trusting(&office.ca()) };
     let error = connect(&server, missing).unwrap_err().to_string();
     assert!(error.contains("none.pem"), "{error}");
     let (cert, _) = office.issue("127.0.0.1", 4000);

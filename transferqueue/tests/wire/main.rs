@@ -2,11 +2,14 @@
 //! tokens, other stores.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod encrypted;
 mod faults;
 mod garbage;
 mod gates;
+#[path = "../wire_support/office.rs"]
+mod office;
 mod proxy;
 
 use std::time::{Duration, Instant};

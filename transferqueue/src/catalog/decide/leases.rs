@@ -39,6 +39,10 @@ pub(super) fn lease(state: &State, id: LeaseId, caller: SessionId) -> Result<&Le
 /// Splits rows a caller names into those its lease holds and those it lost to a drop; any other row is refused.
 pub(super) fn split(id: LeaseId, lease: &Lease, rows: &Rows) -> Result<(Rows, Rows), Refusal> {
     let (mut held, mut lost, mut strange) = (Rows::default(), Rows::default(), Rows::default());
+    // Few bytes can name very many rows: those are not looked at one by one.
+    if rows.len() > lease.rows.len() + lease.lost.len() {
+        return Err(Refusal::NotLeased { lease: id, rows: rows.clone(), held: lease.rows.rows() });
+    }
     let rising = rows.runs().windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0);
     let twice = !rising && Bits::from(rows).len() != rows.len();
     if !twice && rows.iter().all(|row| lease.rows.contains(row.0)) {

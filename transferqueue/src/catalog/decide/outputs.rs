@@ -39,7 +39,7 @@ pub(super) fn shape(table: &Table, write: &CellWrite) -> Result<(), Refusal> {
     {
         return refuse(format!("{} sizes for {rows} cells of `{name}`", each.len()), "one size a cell".into());
     }
-    if u64::from(write.slot) + rows > u64::from(u32::MAX) {
+    if rows > u64::from(u32::MAX - write.slot) {
         return refuse(format!("slot {} and {rows} cells of `{name}`", write.slot), "slots below 2^32".into());
     }
     if let Some(max) = field.def.max_bytes {

@@ -118,6 +118,15 @@ fn droppable(state: &State, id: PartitionId, drop: &DropRows, except: &Bits) -> 
         return Err(Refusal::Reason(drop.reason.clone()));
     }
     let expanded = state.expanded(table);
+    // More rows than were ever born: some are named twice, or were not.
+    if drop.rows.len() > table.next_row.0 {
+        let (found, born) = (drop.rows.len(), table.next_row.0);
+        return Err(Refusal::Partition {
+            partition: table.name.clone(),
+            found: format!("{found} rows are to be dropped, {born} were ever born"),
+            hint: "name each row once".into(),
+        });
+    }
     let (mut rows, mut seen) = (Rows::default(), Bits::default());
     for row in drop.rows.iter() {
         if row >= table.next_row {

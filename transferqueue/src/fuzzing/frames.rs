@@ -1,0 +1,61 @@
+//! Bytes as a stream of Flight messages: `[header length u16][body length u16][header][body]`, repeated, the last one as
+//! long as bytes are left. The first byte of all says what the descriptor of the put is.
+
+use arrow_flight::{FlightData, FlightDescriptor};
+use bytes::Bytes;
+use prost::Message;
+
+use crate::wire;
+
+pub(super) struct Frames<'a> {
+    descriptor: Option<FlightDescriptor>,
+    left: &'a [u8],
+}
+
+impl<'a> Frames<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        let Some((&kind, left)) = bytes.split_first() else { return Self { descriptor: None, left: bytes } };
+        let descriptor = match kind {
+            // A column of the table, for the session that there is.
+            0..=31 => {
+                let put = wire::Put { session: 1, partition: 0, column: kind.into(), number: 1 };
+                FlightDescriptor::new_cmd(put.encode_to_vec())
+            }
+            32 => FlightDescriptor::new_path(vec!["bare".to_owned()]),
+            _ => FlightDescriptor::new_path(vec!["all".to_owned()]),
+        };
+        Self { descriptor: Some(descriptor), left }
+    }
+
+    fn cut(&mut self, len: usize) -> Bytes {
+        let (taken, left) = self.left.split_at(len.min(self.left.len()));
+        self.left = left;
+        Bytes::copy_from_slice(taken)
+    }
+}
+
+impl Iterator for Frames<'_> {
+    type Item = FlightData;
+
+    fn next(&mut self) -> Option<FlightData> {
+        let (&[a, b, c, d], left) = self.left.split_first_chunk()?;
+        self.left = left;
+        let data_header = self.cut(u16::from_le_bytes([a, b]).into());
+        let data_body = self.cut(u16::from_le_bytes([c, d]).into());
+        Some(FlightData { flight_descriptor: self.descriptor.take(), data_header, data_body, ..FlightData::default() })
+    }
+}
+
+/// The inverse, for seeds.
+#[cfg(test)]
+pub(super) fn written(kind: u8, messages: &[FlightData]) -> Vec<u8> {
+    let mut out = vec![kind];
+    for FlightData { data_header, data_body, .. } in messages {
+        for part in [data_header, data_body] {
+            out.extend_from_slice(&u16::try_from(part.len()).unwrap().to_le_bytes());
+        }
+        out.extend_from_slice(data_header);
+        out.extend_from_slice(data_body);
+    }
+    out
+}

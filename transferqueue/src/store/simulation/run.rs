@@ -1,0 +1,350 @@
+//! One story from its seed to its end.
+
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    ops::AddAssign,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use arrow::array::RecordBatch;
+
+use super::{
+    disk::{Drive, Fault},
+    network::{Arrival, Body, Heard, Network},
+    oracle::Oracle,
+    random::Random,
+    worker::{Role, Sight, Worker},
+};
+use crate::{
+    Error, Flush, Store, arrow_map,
+    catalog::{
+        Trained,
+        command::{Command, Request},
+        definition::{Definition, Poison, Sampling},
+    },
+    ids::{PartitionId, TaskId},
+    link::Link,
+    log::Log,
+    server::{Service, writing},
+    store::{asking::Asked, core::Sender},
+    testing,
+};
+
+/// Steps after which a story that has not ended is stuck.
+const PATIENCE: u64 = 40_000;
+/// Store time after which nothing goes wrong any more, so that the story ends.
+const CALM: u64 = 150_000;
+
+pub(super) struct Simulation {
+    seed: u64,
+    random: Random,
+    now: Arc<AtomicU64>,
+    store: Store,
+    service: Service,
+    drive: Drive,
+    network: Network,
+    workers: Vec<Worker>,
+    oracle: Oracle,
+    /// Rows that publications consumed, as the hook heard of them.
+    trained: Arc<Mutex<Vec<Trained>>>,
+    /// Percent of each kind of trouble.
+    trouble: u64,
+    fault: Option<u64>,
+    told: rustc_hash::FxHasher,
+    steps: u64,
+}
+
+/// How it ended; sums of several.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ended {
+    finished: u64,
+    stopped: u64,
+    broken: u64,
+    steps: u64,
+    consumed: u64,
+    lost_packets: u64,
+    repeated_packets: u64,
+    lost_sessions: u64,
+    expired_leases: u64,
+    /// Of everything that was sent and decided.
+    story: u64,
+}
+
+impl AddAssign for Ended {
+    fn add_assign(&mut self, other: Self) {
+        self.finished += other.finished;
+        self.stopped += other.stopped;
+        self.broken += other.broken;
+        self.steps += other.steps;
+        self.consumed += other.consumed;
+        self.lost_packets += other.lost_packets;
+        self.repeated_packets += other.repeated_packets;
+        self.lost_sessions += other.lost_sessions;
+        self.expired_leases += other.expired_leases;
+        self.story ^= other.story;
+    }
+}
+
+impl Ended {
+    pub(super) fn reached_everything(&self) -> bool {
+        let hard = [self.finished, self.broken, self.lost_packets, self.repeated_packets, self.lost_sessions];
+        hard.iter().all(|n| *n > 0) && self.expired_leases > 0
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} finished, {} stopped by a row, {} with a failed disk; {} steps, {} rows consumed, {} packets lost, {} repeated, {} sessions lost, {} leases expired",
+            self.finished,
+            self.stopped,
+            self.broken,
+            self.steps,
+            self.consumed,
+            self.lost_packets,
+            self.repeated_packets,
+            self.lost_sessions,
+            self.expired_leases
+        )
+    }
+}
+
+fn definition(random: &mut Random) -> Definition {
+    let cycles = random.range(1, 2);
+    let mut definition = testing::training(cycles);
+    for task in &mut definition.tasks {
+        task.lease_ms = random.range(2_000, 20_000);
+        task.attempts = *random.pick(&[3, 50, 50]);
+        task.on_poison = *random.pick(&[Poison::Drop, Poison::Drop, Poison::Stop]);
+        task.sampling = *random.pick(&[Sampling::Sequential, Sampling::Shuffled]);
+    }
+    definition
+}
+
+impl Simulation {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let definition = definition(&mut random);
+        let cycles = definition.schedule.as_ref().unwrap().total_cycles;
+        let drive = Drive::default();
+        let flush = *random.pick(&[Flush::None, Flush::Publication]);
+        let now = Arc::new(AtomicU64::new(0));
+        let log = Log::over(Box::new(drive.clone()), flush);
+        let store = Store::still(definition, Some(log), now.clone()).unwrap();
+        let trained: Arc<Mutex<Vec<Trained>>> = Arc::default();
+        let hears = trained.clone();
+        store
+            .on_publication(move |publication| hears.lock().unwrap().extend(publication.consumed.rows.iter().cloned()))
+            .unwrap();
+        let describing = store.clone();
+        let describe = Arc::new(move |id| describing.describe(id));
+        let service = Service { store: store.clone(), describe, program: None, incarnation: 7, message_bytes: 1 << 20 };
+        let roles = [Role::Source { prompts: 4 * cycles + random.below(3) }]
+            .into_iter()
+            .chain((0..4).flat_map(|task| {
+                let count = if task == 3 { 1 } else { random.range(1, 2) };
+                (0..count).map(move |_| Role::Stage(TaskId(task)))
+            }))
+            .collect::<Vec<_>>();
+        let workers = roles.into_iter().enumerate().map(|(number, role)| Worker::new(number, role)).collect();
+        let trouble = *random.pick(&[0, 2, 5, 12]);
+        let fault = random.chance(25).then(|| random.range(200, 20_000));
+        Self {
+            seed,
+            random,
+            now,
+            store,
+            service,
+            oracle: Oracle::new(drive.clone()),
+            drive,
+            network: Network::default(),
+            workers,
+            trained,
+            trouble,
+            fault,
+            told: rustc_hash::FxHasher::default(),
+            steps: 0,
+        }
+    }
+
+    pub(super) fn run(mut self) -> Ended {
+        for worker in 0..self.workers.len() {
+            self.network.at(self.random.below(50), Arrival::Alarm { worker, alarm: 0 });
+        }
+        self.network.at(1_000, Arrival::Tick);
+        while let Some((time, arrival)) = self.network.next() {
+            self.steps += 1;
+            assert!(self.steps < PATIENCE, "seed {} is stuck at {time} ms:\n{}", self.seed, self.stuck());
+            self.now.store(time, Ordering::SeqCst);
+            self.go_wrong(time);
+            self.arrive(time, arrival);
+            if self.store.shared.lock().is_err() {
+                return self.end(false);
+            }
+            let trained = std::mem::take(&mut *self.trained.lock().unwrap());
+            trained.iter().for_each(|one| self.oracle.consume(one.task, one.row));
+            self.oracle.look(&self.store, false);
+            if self.workers.iter().all(Worker::finished) {
+                return self.end(true);
+            }
+        }
+        unreachable!("time goes on: there is always a next tick")
+    }
+
+    fn trouble(&self) -> u64 {
+        if self.now.load(Ordering::SeqCst) < CALM { self.trouble } else { 0 }
+    }
+
+    /// Crashes, pauses, and the one failure of the disk.
+    fn go_wrong(&mut self, now: u64) {
+        if self.fault.is_some_and(|at| at <= now) {
+            self.fault = None;
+            let fault =
+                if self.random.chance(70) { Fault::Full(self.random.below(300) as usize) } else { Fault::Flush };
+            self.drive.fail(fault);
+        }
+        if self.random.below(2_000) >= self.trouble() {
+            return;
+        }
+        let at = self.random.below(self.workers.len() as u64) as usize;
+        let pause = *self.random.pick(&[50, 4_000, 31_000, 65_000]);
+        let crash = self.random.chance(50);
+        let name = self.workers[at].name.clone();
+        // The runner sees a process end and says so; a host that is gone is only silent.
+        let seen = crash && self.random.chance(50);
+        if crash {
+            self.workers[at].crash();
+        }
+        let alarm = self.workers[at].sleep();
+        self.network.at(now + pause, Arrival::Alarm { worker: at, alarm });
+        if seen {
+            // The disk may fail under this as under anything else.
+            drop(self.store.lose(&name));
+        }
+    }
+
+    fn arrive(&mut self, now: u64, arrival: Arrival) {
+        match arrival {
+            Arrival::Tick => {
+                let mut tick = Request { caller: None, command: Command::Tick };
+                drop(self.store.ask(Sender::Here(None), &mut tick, false));
+                self.network.at(now + 1_000, Arrival::Tick);
+            }
+            Arrival::Alarm { worker, alarm } => {
+                if self.workers[worker].alarm == alarm {
+                    self.act(worker, now);
+                }
+            }
+            Arrival::Request { worker, call, body, released } => {
+                let heard = self.serve(body, released);
+                self.tell(&heard);
+                let trouble = self.trouble();
+                self.network.send(now, &mut self.random, trouble, Arrival::Answer { worker, call, heard });
+            }
+            Arrival::Answer { worker, call, heard } => {
+                let sight = Sight { store: &self.store };
+                if self.workers[worker].hear(call, heard, &sight, &mut self.random) {
+                    self.act(worker, now);
+                }
+            }
+        }
+    }
+
+    /// A worker sends what it has to say now, and looks again later.
+    fn act(&mut self, at: usize, now: u64) {
+        let sight = Sight { store: &self.store };
+        let worker = &mut self.workers[at];
+        if let Some((call, body, released)) = worker.next(&sight) {
+            let request = Arrival::Request { worker: at, call, body, released };
+            let trouble = if now < CALM { self.trouble } else { 0 };
+            self.network.send(now, &mut self.random, trouble, request);
+        }
+        let alarm = self.workers[at].sleep();
+        if !self.workers[at].finished() {
+            let patience = self.random.range(200, 900);
+            self.network.at(now + patience, Arrival::Alarm { worker: at, alarm });
+        }
+    }
+
+    /// The server's part, without a socket.
+    fn serve(&mut self, body: Body, released: Vec<super::super::held::Spot>) -> Heard {
+        match body {
+            Body::Call { request, attempt } => {
+                if let Some((session, _)) = request.caller
+                    && let Err(error) = self.store.let_go(session, released)
+                {
+                    return Heard::of(&error);
+                }
+                let sender = Sender::Wire { caller: request.caller, attempt: Some(attempt) };
+                let mut request = Request { caller: None, command: request.command };
+                match self.store.ask(sender, &mut request, false) {
+                    Ok(Asked::Answered(reply)) => Heard::Reply(reply),
+                    Ok(Asked::Later(..)) => Heard::Later,
+                    Err(error) => Heard::of(&error),
+                }
+            }
+            Body::Put { put, array } => match self.put(put, array) {
+                Ok(placed) => Heard::Placed(placed),
+                Err(error) => Heard::of(&error),
+            },
+        }
+    }
+
+    fn put(&self, put: crate::wire::Put, array: arrow::array::ArrayRef) -> Result<crate::wire::Placed, Error> {
+        let described = self.store.describe(PartitionId(put.partition))?;
+        let field = arrow_map::field(&described.columns[put.column as usize]).unwrap();
+        let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
+        writing::one_column(&self.service, put, &[RecordBatch::try_new(schema, vec![array]).unwrap()])
+    }
+
+    fn tell(&mut self, heard: &Heard) {
+        match heard {
+            Heard::Reply(reply) => serde_json::to_string(reply).unwrap().hash(&mut self.told),
+            Heard::Later => "later".hash(&mut self.told),
+            Heard::Placed(placed) => format!("{placed:?}").hash(&mut self.told),
+            Heard::Failed(failure) => format!("{failure:?}").hash(&mut self.told),
+        }
+    }
+
+    fn end(mut self, whole: bool) -> Ended {
+        let stopped = self.workers.iter().any(|worker| worker.stopped);
+        if whole {
+            let ledger = self.store.with_state(|state, _| state.ledger()).unwrap();
+            assert!(stopped || ledger.iter().all(|entry| entry.live == 0), "rows are owed at the end: {ledger:?}");
+            // Sessions whose worker crashed are found lost, and what they had put goes with them.
+            for _ in 0..32 {
+                self.now.fetch_add(1_000, Ordering::SeqCst);
+                self.store.call(None, Command::Tick, None).unwrap();
+            }
+            assert_eq!(self.store.with_state(|state, now| state.sessions(now).len()).unwrap(), 0, "sessions are left");
+            assert_eq!(self.store.unit().stats().total().unsettled, 0, "something is held at the end");
+        }
+        self.oracle.read_on(&self.store);
+        self.oracle.replays(&self.store, &mut self.random);
+        self.drive.bytes().hash(&mut self.told);
+        Ended {
+            finished: u64::from(whole && !stopped),
+            stopped: u64::from(whole && stopped),
+            broken: u64::from(!whole),
+            steps: self.steps,
+            consumed: self.oracle.consumed(),
+            lost_packets: self.network.lost,
+            repeated_packets: self.network.repeated,
+            lost_sessions: self.oracle.lost_sessions,
+            expired_leases: self.oracle.expired,
+            story: self.told.finish(),
+        }
+    }
+
+    fn stuck(&self) -> String {
+        let tasks = self.store.with_state(|state, now| state.tasks(now)).unwrap();
+        let waits =
+            tasks.iter().map(|task| format!("{}: {:?}", task.task, task.wait.as_ref().map(ToString::to_string)));
+        waits.chain(self.workers.iter().map(|worker| worker.told())).collect::<Vec<_>>().join("\n")
+    }
+}
