@@ -60,6 +60,7 @@ pub mod catalog;
 pub mod client;
 pub mod element;
 pub mod error;
+pub mod gang;
 pub mod ids;
 pub mod inspect;
 pub mod link;
@@ -85,6 +86,6 @@ pub use ids::{ChunkId, ColumnId, GroupId, LeaseId, Millis, ModelId, PartitionId,
 pub use log::Flush;
 pub use outputs::{OutputError, Outputs};
 pub use schema::{Column, Dtype, Kind};
-pub use session::{Claim, Lease, Pinned, Session};
+pub use session::{Addend, Claim, Gang, Lease, Pinned, Session};
 pub use snapshot::{Captured, Manifest};
 pub use store::{Options, Publication, Store};

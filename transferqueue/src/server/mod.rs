@@ -32,6 +32,7 @@
 
 mod control;
 mod error;
+mod gang;
 mod gate;
 pub mod limits;
 mod listing;

@@ -134,6 +134,12 @@ impl Shared {
         if let (Sender::Wire(Some((session, _))), false) = (sender, matches!(reply, Reply::NotYet(_))) {
             core.held.named(session, &request.command);
         }
+        for event in record.iter().flat_map(|record| &record.events) {
+            if let Event::GangEnded { task, .. } = event {
+                self.meetings.forget(*task);
+                self.waiters.wake_gangs();
+            }
+        }
         let stopped = core.stopped.clone();
         drop(core);
         wakes.into_iter().for_each(|wake| self.waiters.wake(wake));

@@ -8,8 +8,10 @@
 pub(crate) mod asking;
 mod clock;
 pub(crate) mod core;
+pub(crate) mod gang;
 pub(crate) mod held;
 mod link;
+pub(crate) mod meeting;
 mod options;
 mod publication;
 #[cfg(test)]
@@ -25,6 +27,7 @@ use std::{
 use self::{
     clock::Clock,
     core::{Core, Sender},
+    meeting::Meetings,
     ticker::Ticker,
     waiters::Waiters,
 };
@@ -61,6 +64,7 @@ struct Shared {
     unit: Unit,
     transport: Arc<dyn Transport>,
     waiters: Waiters,
+    meetings: Meetings,
     clock: Clock,
 }
 
@@ -105,8 +109,8 @@ impl Store {
         core.settle(&first, &unit)?;
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
-        let waiters = Waiters::default();
-        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, clock });
+        let (waiters, meetings) = (Waiters::default(), Meetings::default());
+        let shared = Arc::new(Shared { core: Mutex::new(core), definition, unit, transport, waiters, meetings, clock });
         let ticker = Arc::new(Ticker::start(shared.clone()));
         Ok(Self { shared, _ticker: ticker })
     }

@@ -5,6 +5,7 @@
 
 mod encrypted;
 mod faults;
+mod gangs;
 mod garbage;
 mod gates;
 mod proxy;
