@@ -76,18 +76,13 @@ fn one_cycle(ranks: u64, more: &[&str]) -> (Workplace, Workplace) {
     (one, many)
 }
 
-/// How far two ends lie apart, as a share of the way from the common beginning.
+/// How far two ends lie apart, as a share of the way from the common beginning, and of the weights.
 fn apart(one: &Workplace, many: &Workplace) -> (f64, f64) {
-    let ends = [one, many].map(|place| parameters(&place.run_file("small", "final/policy")));
+    let [end, other] = [one, many].map(|place| parameters(&place.run_file("small", "final/policy")));
     let begin = parameters(&one.run_file("small", "phases/warmup/final/policy"));
-    let (way, gap) = (norm(&ends[0], &begin), norm(&ends[0], &ends[1]));
+    let (way, gap) = (norm(&end, &begin), norm(&end, &other));
     assert!(way > 0.0, "nothing was trained");
-    println!(
-        "apart: {gap:e} on a way of {way:e} ({:e}), weights of {:e}",
-        gap / way,
-        norm(&ends[0], &vec![0.0; begin.len()])
-    );
-    (gap / way, gap / norm(&ends[0], &vec![0.0; begin.len()]))
+    (gap / way, gap / norm(&end, &vec![0.0; end.len()]))
 }
 
 #[test]
@@ -240,7 +235,7 @@ fn end(mut run: Child) -> String {
 
 #[test]
 fn one_rank_killed_at_any_moment_takes_its_fellow_back_with_it() {
-    let steps = "trainer.total_training_steps=40";
+    let steps = "trainer.total_training_steps=16";
     let (threads, processes) = (workplace(), workplace());
     threads.succeed("quickstart.yaml", &[TWO, steps]);
     let run = start(&processes, &[TWO, steps, APART]);
@@ -257,7 +252,10 @@ fn one_rank_killed_at_any_moment_takes_its_fellow_back_with_it() {
     }
     let said = end(run);
     assert!(said.contains("worker process actor-1 (pid") && said.contains("signal: 9"), "{said}");
-    assert!(said.contains("worker actor-0 lost a fellow rank and begins again"), "{said}");
+    for (rank, fellow) in [(1, 0), (0, 1)] {
+        let back = format!("worker actor-{fellow} lost a fellow rank and begins again");
+        assert!(said.contains(&back) && said.contains(&format!("has ended: rank {rank} (actor-{rank})")), "{said}");
+    }
     assert_eq!(threads.trained("small"), processes.trained("small"));
     processes.assert_ledger_balances("small");
     assert!(
