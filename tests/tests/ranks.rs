@@ -112,13 +112,22 @@ fn twenty_updates_in_double_precision_are_those_of_one_worker() {
         "data.train_batch_size=20",
         "actor_rollout_ref.actor.ppo_mini_batch_size=1",
         "actor_rollout_ref.actor.fsdp_config.model_dtype=fp64",
-        "actor_rollout_ref.rollout.dtype=fp32",
     ];
     for ranks in [2, 3] {
         let (one, many) = one_cycle(ranks, &double);
         let (of_way, _) = apart(&one, &many);
         assert!(of_way < 1e-9, "{ranks} ranks: {of_way:e} of the way apart");
     }
+}
+
+/// What rank 0 reported of each step.
+fn losses(place: &Workplace) -> Vec<(u64, String, String)> {
+    let lines = place.lines("small", "metrics.jsonl");
+    let of = |line: &Value| {
+        let text = |name: &str| Some(line.get(name)?.to_string());
+        Some((line["step"].as_u64()?, text("actor/pg_loss")?, text("actor/grad_norm")?))
+    };
+    lines.iter().filter_map(of).collect()
 }
 
 fn assert_whole(place: &Workplace, what: &str) {
@@ -195,6 +204,7 @@ fn ranks_that_are_killed_in_a_cycle_train_it_again_together_to_the_same_bits() {
         assert!(said.contains("worker process actor-0 (pid") && said.contains("is started again"), "{point}: {said}");
         assert_whole(&place, point);
         assert!(place.weights("small", "policy") == expected, "{point}: other weights than without kills");
+        assert_eq!(losses(&place), losses(&undisturbed), "{point}: what was lost is not reported");
     }
 }
 
@@ -257,6 +267,7 @@ fn one_rank_killed_at_any_moment_takes_its_fellow_back_with_it() {
         assert!(said.contains(&back) && said.contains(&format!("has ended: rank {rank} (actor-{rank})")), "{said}");
     }
     assert_eq!(threads.trained("small"), processes.trained("small"));
+    assert_eq!(losses(&threads), losses(&processes), "what was lost is not reported");
     processes.assert_ledger_balances("small");
     assert!(
         threads.weights("small", "policy") == processes.weights("small", "policy"),

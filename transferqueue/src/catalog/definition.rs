@@ -131,7 +131,7 @@ pub struct Task {
     /// How claims choose. Batches keep their order whatever this says.
     pub sampling: Sampling,
     /// Which model it trains; its commits mark rows done and the publication consumes them. Within a cycle its batches go
-    /// to one session, whose memory holds the training: if that is lost before it offered, or one of its leases expires,
+    /// to one session (or to the ranks of `gang`), whose memory holds the training: if that is lost before it offered, or one of its leases expires,
     /// all its rows of the cycle are trained again, and a worker that hears of an ended lease goes back to the last
     /// published state.
     pub trains: Option<Trains>,

@@ -90,7 +90,9 @@ impl Meetings {
             outcome: None,
         });
         if round.outcome.is_none() && round.brought[me].is_none() {
-            let values = brought.values.take().unwrap_or_else(|| Values::Bytes(Vec::new()));
+            let Some(values) = brought.values.take() else {
+                return Err(refuse(format!("rank {rank} comes to round {number} again, and what it brought is gone")));
+            };
             let other = (0..).zip(&round.brought).find_map(|(rank, other)| Some((rank, other.as_ref()?)));
             if let Some((other, there)) = other
                 && (round.op != op || op == Op::Sum && !there.fits(&values))
