@@ -95,6 +95,11 @@ impl Error {
         matches!(self, Self::Refused(refusal) if refusal.advice() == Advice::BeginAgain)
     }
 
+    /// Whether another rank of the gang was lost, and with it what this one did since the last publication: begin again.
+    pub fn is_gang_ended(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::GangEnded { .. }))
+    }
+
     /// Whether rows or bytes went away under a reader (dropped by others, or its lease expired): begin again with a claim.
     pub fn is_gone(&self) -> bool {
         match self {

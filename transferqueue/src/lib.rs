@@ -64,6 +64,7 @@ pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod gang;
 pub mod ids;
 pub mod inspect;
 pub(crate) mod ipc;
@@ -92,6 +93,6 @@ pub use ids::{ChunkId, ColumnId, GroupId, LeaseId, Millis, ModelId, PartitionId,
 pub use log::Flush;
 pub use outputs::{OutputError, Outputs};
 pub use schema::{Column, Dtype, Kind};
-pub use session::{Claim, Lease, Pinned, Session};
+pub use session::{Addend, Claim, Gang, Lease, Pinned, Session};
 pub use snapshot::{Captured, Manifest};
 pub use store::{Durability, Options, Publication, Recovered, Store};

@@ -9,6 +9,7 @@ use crate::{
         definition::{Definition, Partition},
     },
     error::Error,
+    gang::{Brought, Values},
     ids::{ModelId, PartitionId, Rows, SessionId, TaskId},
 };
 
@@ -58,6 +59,19 @@ pub trait Link: Send + Sync {
         limit: u64,
         deadline: Instant,
     ) -> Result<Option<(TaskId, Claimed)>, Error>;
+
+    /// Comes to a round of a gang and waits for the other ranks until the deadline. The same round may be come to again.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the gang has ended, [`Error::Deadline`] with the ranks that have not come,
+    /// [`Error::Stopped`].
+    fn meet(
+        &self,
+        session: SessionId,
+        task: TaskId,
+        brought: &mut Brought,
+        deadline: Instant,
+    ) -> Result<Arc<Vec<Values>>, Error>;
 
     /// Where a model stands.
     ///

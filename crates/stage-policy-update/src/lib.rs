@@ -6,13 +6,13 @@ use anyhow::{Context, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tq_math::{
-    aggregate::{Aggregation, Mode},
+    aggregate::Mode,
     kl::Penalty,
     loss::{Params, PolicyLoss, Registry, Tokens, kl_loss},
 };
 use tq_model::{TokenGradients, TokenStats, Want, weights::Head};
 use tq_model_stage::{
-    Objective, Sums, Trainer, loss,
+    Objective, Sums, Totals, Trainer, loss,
     pack::{Bounds, Micro},
 };
 use tq_stage::{Batch, Input, Parameters, Range, ragged_f32, ragged_i64};
@@ -176,6 +176,14 @@ impl Objective for Policy {
         Columns::read(batch, self.kl.is_some())
     }
 
+    fn totals(&self, mini: &Columns) -> Totals {
+        mini.sequences.totals
+    }
+
+    fn set_totals(&self, mini: &mut Columns, totals: Totals) {
+        mini.sequences.totals = totals;
+    }
+
     fn micros(&self, mini: &Columns, bounds: Bounds) -> Result<Vec<Micro>> {
         mini.sequences.micros(bounds)
     }
@@ -184,7 +192,7 @@ impl Objective for Policy {
         let tokens = mini.sequences.tokens(&micro.rows);
         let layout = mini.sequences.part(&micro.rows);
         let count = layout.kept() as f64;
-        let aggregation = Aggregation::over(self.mode, &mini.sequences.layout, self.loss_scale_factor);
+        let aggregation = mini.sequences.aggregation(self.mode, self.loss_scale_factor);
         let input = Tokens::new(
             &layout,
             &stats.log_probs,

@@ -152,6 +152,6 @@ impl Flight {
     /// Prolongs every lease; the number of steps is the progress.
     pub(crate) fn renew(&mut self) -> Result<()> {
         let steps = self.steps;
-        self.open.values_mut().try_for_each(|open| open.work.renew(steps))
+        Ok(self.open.values_mut().try_for_each(|open| open.work.renew(steps))?)
     }
 }

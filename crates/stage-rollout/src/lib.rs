@@ -247,7 +247,7 @@ mod tests {
             ("top_p", json!(0), "top_p: found 0; expected a number above 0 and at most 1"),
             ("max_num_seqs", json!(0), "max_num_seqs: found 0; expected a number from 1 to 65536"),
             ("max_num_seqs", json!(u64::MAX), "max_num_seqs: found 18446744073709552000; expected a number from 1 to"),
-            ("dtype", json!("int4"), "dtype: found `int4`; expected fp32 or bf16"),
+            ("dtype", json!("int4"), "dtype: found `int4`; expected fp32, bf16 or fp64"),
             (
                 "val_kwargs",
                 json!({"temperature": 1.0, "top_k": -1, "top_p": 1.5, "do_sample": true}),

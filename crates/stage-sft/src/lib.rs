@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tq_data::Tokenizer;
 use tq_model::{TokenGradients, TokenStats, Want, weights::Head};
 use tq_model_stage::{
-    Objective, Sums, Trainer,
+    Objective, Sums, Totals, Trainer,
     pack::{Bounds, Micro, pack},
 };
 use tq_stage::{Batch, Input, Kind, Parameters, ragged_i64};
@@ -33,6 +33,8 @@ pub struct Pairs {
     prompts: Vec<Vec<i64>>,
     targets: Vec<Vec<i64>>,
     tokens: usize,
+    /// Target tokens that the loss divides by, over all ranks.
+    totals: Totals,
 }
 
 impl Objective for Supervised {
@@ -42,6 +44,7 @@ impl Objective for Supervised {
     const METRICS: &'static str = "train";
     const MODEL: &'static str = "causal-lm";
     const HEAD: Head = Head::Lm;
+    const LENGTHS: &'static [&'static str] = &["prompt", "ground_truth"];
     type Config = Config;
     type Mini = Pairs;
 
@@ -72,11 +75,21 @@ impl Objective for Supervised {
             Ok(ids)
         };
         let targets = (0..batch.len()).map(target).collect::<Result<Vec<_>>>()?;
+        let tokens = targets.iter().map(Vec::len).sum();
         Ok(Pairs {
             prompts: batch.ragged::<i64>("prompt")?.iter().map(<[i64]>::to_vec).collect(),
-            tokens: targets.iter().map(Vec::len).sum(),
+            totals: Totals { tokens: tokens as f64, rows: targets.len() as f64 },
+            tokens,
             targets,
         })
+    }
+
+    fn totals(&self, mini: &Pairs) -> Totals {
+        mini.totals
+    }
+
+    fn set_totals(&self, mini: &mut Pairs, totals: Totals) {
+        mini.totals = totals;
     }
 
     fn micros(&self, mini: &Pairs, bounds: Bounds) -> Result<Vec<Micro>> {
@@ -84,7 +97,7 @@ impl Objective for Supervised {
     }
 
     fn gradients(&self, mini: &Pairs, _: &Micro, stats: &TokenStats, sums: &mut Sums) -> Result<TokenGradients> {
-        let weight = 1.0 / mini.tokens as f64;
+        let weight = 1.0 / mini.totals.tokens;
         sums.part("train/loss", -weight * stats.log_probs.iter().map(|&lp| f64::from(lp)).sum::<f64>());
         Ok(TokenGradients { log_probs: vec![-weight as f32; stats.log_probs.len()], ..TokenGradients::default() })
     }

@@ -3,13 +3,10 @@
 use anyhow::Result;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tq_math::{
-    aggregate::{Aggregation, Mode},
-    loss::value_loss,
-};
+use tq_math::{aggregate::Mode, loss::value_loss};
 use tq_model::{TokenGradients, TokenStats, Want, weights::Head};
 use tq_model_stage::{
-    Objective, Sequences, Sums, Trainer, loss,
+    Objective, Sequences, Sums, Totals, Trainer, loss,
     pack::{Bounds, Micro},
 };
 use tq_stage::{Batch, Input, Parameters, Range, ragged_f32, ragged_i64};
@@ -80,6 +77,14 @@ impl Objective for Value {
         })
     }
 
+    fn totals(&self, mini: &Columns) -> Totals {
+        mini.sequences.totals
+    }
+
+    fn set_totals(&self, mini: &mut Columns, totals: Totals) {
+        mini.sequences.totals = totals;
+    }
+
     fn micros(&self, mini: &Columns, bounds: Bounds) -> Result<Vec<Micro>> {
         mini.sequences.micros(bounds)
     }
@@ -88,7 +93,7 @@ impl Objective for Value {
         let tokens = mini.sequences.tokens(&micro.rows);
         let layout = mini.sequences.part(&micro.rows);
         let count = layout.kept() as f64;
-        let aggregation = Aggregation::over(self.mode, &mini.sequences.layout, self.loss_scale_factor);
+        let aggregation = mini.sequences.aggregation(self.mode, self.loss_scale_factor);
         let loss = value_loss(
             &layout,
             &stats.values,

@@ -1,14 +1,15 @@
 //! What a training stage minimises; everything around it is [`crate::Trainer`].
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 use schemars::JsonSchema;
 use serde::{Serialize, de::DeserializeOwned};
 use tq_model::{TokenGradients, TokenStats, Want, weights::Head};
 use tq_stage::{Batch, Input, Parameters};
 
-use crate::pack::{Bounds, Micro};
+use crate::{
+    Sums,
+    pack::{Bounds, Micro},
+};
 
 /// A loss over a mini-batch, in terms of what the model says about each token.
 pub trait Objective: Send + Sized + 'static {
@@ -24,6 +25,8 @@ pub trait Objective: Send + Sized + 'static {
     const MODEL: &'static str;
     /// Which head it trains.
     const HEAD: Head;
+    /// Inputs whose lengths, added up, are the size of a row in tokens: shares of ranks are balanced by it.
+    const LENGTHS: &'static [&'static str] = &["prompt", "responses"];
     /// The stage's own settings.
     type Config: DeserializeOwned + Serialize + JsonSchema;
     /// Columns of one mini-batch, as the loss wants them.
@@ -46,6 +49,12 @@ pub trait Objective: Send + Sized + 'static {
     /// # Errors
     /// When a column is missing or has another form.
     fn mini(&mut self, batch: &Batch) -> Result<Self::Mini>;
+
+    /// What the loss of this mini-batch, or of this rank's share of it, divides by.
+    fn totals(&self, mini: &Self::Mini) -> Totals;
+
+    /// Divides by other totals from now on: those of the whole mini-batch, over all ranks.
+    fn set_totals(&self, mini: &mut Self::Mini, totals: Totals);
 
     /// Its tokens, in forward passes within the bounds.
     ///
@@ -74,37 +83,11 @@ pub trait Objective: Send + Sized + 'static {
     }
 }
 
-/// Weighted sums of metrics over the passes of an update.
-#[derive(Clone, Debug, Default)]
-pub struct Sums {
-    sums: BTreeMap<String, (f64, f64)>,
-}
-
-impl Sums {
-    /// Adds a mean over `weight` items.
-    pub fn mean(&mut self, name: &str, value: f64, weight: f64) {
-        let (sum, total) = self.sums.entry(name.to_owned()).or_default();
-        *sum += value * weight;
-        *total += weight;
-    }
-
-    /// Adds a part of a total.
-    pub fn part(&mut self, name: &str, value: f64) {
-        let (sum, total) = self.sums.entry(name.to_owned()).or_default();
-        *sum += value;
-        *total = 1.0;
-    }
-
-    /// Adds what another mini-batch came to.
-    pub fn merge(&mut self, other: &Self) {
-        other.iter().for_each(|(name, value, weight)| self.mean(name, value, weight));
-    }
-
-    /// The means and totals: name, value, weight.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, f64, f64)> {
-        self.sums
-            .iter()
-            .filter(|(_, (_, total))| *total > 0.0)
-            .map(|(name, &(sum, total))| (name.as_str(), sum / total, total))
-    }
+/// What the loss of a mini-batch divides by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Tokens that the loss is over.
+    pub tokens: f64,
+    /// Rows with at least one such token.
+    pub rows: f64,
 }

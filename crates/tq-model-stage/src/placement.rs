@@ -32,12 +32,13 @@ pub fn placement(cx: &StageContext, dtype: DType) -> Result<Placement> {
     Ok(Placement { storage: dtype, compute: dtype, device: of_worker(cx)? })
 }
 
-/// For models that train: parameters in f32, products in `dtype`.
+/// For models that train: parameters in f32 (in f64 if `dtype` is), products in `dtype`.
 ///
 /// # Errors
 /// As [`placement`].
 pub fn trained_placement(cx: &StageContext, dtype: DType) -> Result<Placement> {
-    Ok(Placement { storage: DType::F32, compute: dtype, device: of_worker(cx)? })
+    let storage = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    Ok(Placement { storage, compute: dtype, device: of_worker(cx)? })
 }
 
 fn of_worker(cx: &StageContext) -> Result<Device> {
@@ -53,7 +54,8 @@ pub fn dtype(parameters: &Parameters, key: &str) -> Result<DType> {
     match parameters.get::<String>(key)?.as_str() {
         "fp32" | "float32" | "f32" => Ok(DType::F32),
         "bf16" | "bfloat16" => Ok(DType::Bf16),
-        other => bail!(Refusal::new(key, format!("`{other}`"), "fp32 or bf16")),
+        "fp64" | "float64" | "f64" => Ok(DType::F64),
+        other => bail!(Refusal::new(key, format!("`{other}`"), "fp32, bf16 or fp64")),
     }
 }
 
@@ -71,6 +73,6 @@ mod tests {
         assert_eq!(read("float32").expect("known"), DType::F32);
         assert_eq!(read("bfloat16").expect("known"), DType::Bf16);
         let refused = read("fp16").expect_err("not built in").to_string();
-        assert_eq!(refused, "critic.fsdp.model_dtype: found `fp16`; expected fp32 or bf16");
+        assert_eq!(refused, "critic.fsdp.model_dtype: found `fp16`; expected fp32, bf16 or fp64");
     }
 }

@@ -3,10 +3,16 @@
 use std::ops::Range;
 
 use anyhow::{Result, ensure};
-use tq_math::Layout;
+use tq_math::{
+    Layout,
+    aggregate::{Aggregation, Mode},
+};
 use tq_stage::Batch;
 
-use crate::pack::{Bounds, Micro, pack};
+use crate::{
+    Totals,
+    pack::{Bounds, Micro, pack},
+};
 
 /// Prompts and responses of a mini-batch. Per-token columns are flat, in row order; row `i` is `layout.row(i)` of them.
 #[derive(Clone, Debug)]
@@ -17,6 +23,8 @@ pub struct Sequences {
     pub prompts: Vec<Vec<i64>>,
     /// Response tokens, flat.
     pub responses: Vec<i64>,
+    /// What the loss divides by; those of `layout` unless these rows are a share of a larger mini-batch.
+    pub totals: Totals,
 }
 
 impl Sequences {
@@ -26,11 +34,24 @@ impl Sequences {
     /// When a column is missing or has another kind.
     pub fn read(batch: &Batch) -> Result<Self> {
         let responses = batch.ragged::<i64>("responses")?;
+        let layout = Layout::from_lengths(responses.lens());
+        let rows = (0..layout.rows()).filter(|row| layout.kept_in(*row) > 0).count() as f64;
         Ok(Self {
-            layout: Layout::from_lengths(responses.lens()),
+            totals: Totals { tokens: layout.kept() as f64, rows },
+            layout,
             prompts: batch.ragged::<i64>("prompt")?.iter().map(<[i64]>::to_vec).collect(),
             responses: responses.iter().flatten().copied().collect(),
         })
+    }
+
+    /// How losses of forward passes are weighed, so that those of all passes (of all ranks) add up.
+    pub fn aggregation(&self, mode: Mode, loss_scale_factor: Option<f64>) -> Aggregation {
+        Aggregation {
+            batch_num_tokens: Some(self.totals.tokens),
+            global_batch_size: Some(self.totals.rows),
+            loss_scale_factor,
+            ..Aggregation::new(mode)
+        }
     }
 
     /// A column with one `f32` per response token, flat.

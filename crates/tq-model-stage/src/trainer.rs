@@ -1,6 +1,8 @@
 //! The training loop: claim a cut batch, update, commit, and publish at the cycle's end.
 //!
 //! The trainer holds the model between batches; all else it needs to go on after a crash is what [`Stage::save`] writes.
+//! As one rank of several it has a share of each batch: gradients are added up before each step, so that every rank holds
+//! the same model and the same optimizer state.
 
 use std::time::Instant;
 
@@ -13,7 +15,7 @@ use tq_stage::{
 };
 
 use crate::{
-    Objective, OptimSettings, Sums, convert,
+    Alone, Collective, Objective, OptimSettings, OverStore, Sums, Totals, convert,
     pack::Bounds,
     placement::{dtype, trained_placement},
 };
@@ -63,50 +65,96 @@ impl<O: Objective> Trainer<O> {
         Ok(())
     }
 
+    /// Ends a cycle. Rank 0 speaks for all: every rank holds the same weights, the same state and the same metrics.
+    fn end(&mut self, cycle: u64, cx: &StageContext, rank: u64) -> Result<()> {
+        let metrics = std::mem::take(&mut self.metrics);
+        if rank == 0 {
+            let means: Vec<_> = metrics.iter().map(|(name, value, _)| (name, value)).collect();
+            cx.end_at_level(cycle, &means)?;
+            let begun = Instant::now();
+            cx.publish(self, cycle)?;
+            cx.report().timing("update_weights", begun.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
     fn types_section() -> &'static str {
         if O::SECTION == "critic" { "critic.fsdp" } else { "actor_rollout_ref.actor.fsdp_config" }
     }
 
     /// All updates of one claim: each mini-batch `ppo_epochs` times.
-    fn train(&mut self, work: &mut Work, batch: &Batch, cx: &StageContext) -> Result<()> {
+    fn train(&mut self, work: &mut Work, cx: &StageContext, gang: &mut dyn Collective) -> Result<()> {
         let cut = work.cut()?.clone();
+        // What this rank has of each mini-batch, and how many rows all ranks have.
+        let rows: Vec<u64> = match work.share() {
+            Some(share) => share.totals.iter().map(|all| all.rows).collect(),
+            None => cut.sizes.clone(),
+        };
+        let batch = if work.heads().is_empty() { None } else { Some(work.batch()?) };
         let sizes: Vec<usize> = cut.sizes.iter().map(|&n| n as usize).collect();
-        let minis = batch.split(&sizes)?;
+        let minis = batch.as_ref().map(|batch| batch.split(&sizes)).transpose()?;
         let mut progress = 0;
         for epoch in 0..self.settings.ppo_epochs {
-            for part in minis.iter().filter(|part| !part.is_empty()) {
-                let mini = self.objective.mini(part)?;
-                let mut sums = Sums::default();
-                if epoch == 0 {
-                    self.objective.describe(&mini, part, cut.cycle, &mut sums)?;
-                }
-                let want = self.objective.want();
-                let (objective, model) = (&self.objective, self.model.as_mut().context("the model is loaded")?);
-                for micro in objective.micros(&mini, self.bounds)? {
-                    model.accumulate(&micro.packed, &want, &mut |stats| {
-                        objective
-                            .gradients(&mini, &micro, stats, &mut sums)
-                            .map_err(|e| tq_model::Error::loss(e.into_boxed_dyn_error()))
-                    })?;
-                    progress += 1;
-                    work.renew(progress)?;
-                }
-                let report = model.step()?;
-                fail_point!("trainer::updated");
-                sums.mean(&format!("{}/grad_norm", O::METRICS), report.grad_norm, 1.0);
-                sums.mean(&format!("{}/lr", O::METRICS), report.lr, 1.0);
-                if !report.applied {
-                    tracing::warn!(
-                        stage = cx.stage(),
-                        cycle = cut.cycle,
-                        "update skipped: gradient norm is {}",
-                        report.grad_norm
-                    );
-                    sums.part("training/skipped_updates", 1.0);
-                }
-                self.metrics.merge(&sums);
-                sums.iter().for_each(|(name, value, weight)| cx.report().metric(cut.cycle, name, value, weight));
+            // A mini-batch that lost all its rows is no update; one of which only others have rows is.
+            for (index, _) in rows.iter().enumerate().filter(|(_, rows)| **rows > 0) {
+                let part = minis.as_ref().map(|minis| &minis[index]).filter(|part| !part.is_empty());
+                self.update(part, (cut.cycle, epoch), (&mut *work, &mut progress), cx, gang)?;
             }
+        }
+        Ok(())
+    }
+
+    /// One optimizer step, on this rank's part of a mini-batch (`None`: it has no row of it).
+    fn update(
+        &mut self,
+        part: Option<&Batch>,
+        (cycle, epoch): (u64, u64),
+        (work, progress): (&mut Work, &mut u64),
+        cx: &StageContext,
+        gang: &mut dyn Collective,
+    ) -> Result<()> {
+        let mut alive = || {
+            *progress += 1;
+            work.renew(*progress)
+        };
+        let mut sums = Sums::default();
+        let mut mini = part.map(|part| self.objective.mini(part)).transpose()?;
+        if let (Some(mini), Some(part), 0) = (&mini, part, epoch) {
+            self.objective.describe(mini, part, cycle, &mut sums)?;
+        }
+        let own = mini.as_ref().map(|mini| self.objective.totals(mini)).unwrap_or_default();
+        let mut totals = [own.tokens, own.rows];
+        gang.sum(&mut totals, &mut alive)?;
+        let model = self.model.as_mut().context("the model is loaded")?;
+        if let Some(mini) = &mut mini {
+            let (objective, want) = (&self.objective, self.objective.want());
+            objective.set_totals(mini, Totals { tokens: totals[0], rows: totals[1] });
+            for micro in objective.micros(mini, self.bounds)? {
+                model.accumulate(&micro.packed, &want, &mut |stats| {
+                    objective
+                        .gradients(mini, &micro, stats, &mut sums)
+                        .map_err(|e| tq_model::Error::loss(e.into_boxed_dyn_error()))
+                })?;
+                alive()?;
+            }
+        }
+        gang.sum_gradients(model, &mut alive)?;
+        // Every rank holds the sum: each clips by its norm and takes the same step.
+        let report = model.step()?;
+        fail_point!("trainer::updated");
+        if gang.ranks() > 1 {
+            let told = gang.gather(sums.pack(), &mut alive)?;
+            sums = Sums::of_ranks(&told.iter().map(|bytes| Sums::unpack(bytes)).collect::<Result<Vec<_>>>()?);
+        }
+        sums.mean(&format!("{}/grad_norm", O::METRICS), report.grad_norm, 1.0);
+        sums.mean(&format!("{}/lr", O::METRICS), report.lr, 1.0);
+        if !report.applied {
+            tracing::warn!(stage = cx.stage(), cycle, "update skipped: gradient norm is {}", report.grad_norm);
+            sums.part("training/skipped_updates", 1.0);
+        }
+        self.metrics.merge(&sums);
+        if gang.rank() == 0 {
+            sums.iter().for_each(|(name, value, weight)| cx.report().metric(cycle, name, value, weight));
         }
         Ok(())
     }
@@ -117,33 +165,31 @@ impl<O: Objective> Stage for Trainer<O> {
         Ports::new(self.objective.inputs(), vec![])
             .model(O::MODEL)
             .trains(self.mini_batch, O::MINI_BATCH, self.settings.ppo_epochs)
+            .sized_by(O::LENGTHS)
             .configured_by(&[O::SECTION])
     }
 
     fn run(&mut self, cx: &mut StageContext) -> Result<()> {
         self.load(cx)?;
-        if !cx.resume(self)? {
-            cx.publish_initial(self)?;
-        }
+        cx.begin(self)?;
+        let mut gang: Box<dyn Collective> = match cx.join()? {
+            Some(gang) => Box::new(OverStore::new(gang, cx.patience())),
+            None => Box::new(Alone),
+        };
         while let Some(mut work) = cx.claim(u64::MAX)? {
             let begun = Instant::now();
             let cut = work.cut()?.clone();
-            if !work.heads().is_empty() {
-                let batch = work.batch()?;
-                self.train(&mut work, &batch, cx).with_context(|| {
-                    format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index)
-                })?;
-            }
+            self.train(&mut work, cx, gang.as_mut())
+                .with_context(|| format!("stage `{}`, cycle {}, mini-batch {}", cx.stage(), cut.cycle, cut.index))?;
             work.commit(Outputs::new())?;
             fail_point!("trainer::committed");
-            cx.report().timing(&format!("update_{}", O::METRICS), begun.elapsed().as_secs_f64());
+            if gang.rank() == 0 {
+                cx.report().timing(&format!("update_{}", O::METRICS), begun.elapsed().as_secs_f64());
+            }
             if cut.last {
-                let metrics = std::mem::take(&mut self.metrics);
-                let means: Vec<_> = metrics.iter().map(|(name, value, _)| (name, value)).collect();
-                cx.end_at_level(cut.cycle, &means)?;
-                let begun = Instant::now();
-                cx.publish(self, cut.cycle)?;
-                cx.report().timing("update_weights", begun.elapsed().as_secs_f64());
+                // Once all have said so, every rank's rows are committed.
+                gang.gather(Vec::new(), &mut || Ok(()))?;
+                self.end(cut.cycle, cx, gang.rank())?;
             }
         }
         Ok(())
@@ -151,7 +197,7 @@ impl<O: Objective> Stage for Trainer<O> {
 
     fn save(&self, to: &mut StateWriter) -> Result<()> {
         let model = self.model.as_ref().context("the trainer's model is loaded when the stage starts")?;
-        to.weights(convert::to_store(&model.weights(DType::F32)?)?);
+        to.weights(convert::to_store(&model.weights(model.decoder().placement().storage)?)?);
         for mut tensor in convert::to_store(&model.training_state()?)? {
             tensor.name.insert_str(0, TENSOR_PREFIX);
             to.tensor(tensor);

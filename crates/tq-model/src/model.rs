@@ -1,7 +1,7 @@
 //! What stages ask of a model, whatever engine runs it.
 
 use crate::config::ModelConfig;
-use crate::train::StepReport;
+use crate::train::{Flat, StepReport};
 use crate::weights::{DType, Head, NamedTensors};
 use crate::{PackedBatch, Result, TokenGradients, TokenStats, Want};
 
@@ -35,6 +35,19 @@ pub trait Model: Send {
         want: &Want,
         loss: &mut dyn FnMut(&TokenStats) -> Result<TokenGradients>,
     ) -> Result<TokenStats>;
+
+    /// The gathered gradients of all parameters, in the model's fixed order, as one vector: what data-parallel workers add up
+    /// before a step. Zeros where nothing was gathered.
+    ///
+    /// # Errors
+    /// The model does not train, or memory is short.
+    fn gathered(&self) -> Result<Flat>;
+
+    /// Takes other gradients in the place of those gathered; [`Model::step`] uses them.
+    ///
+    /// # Errors
+    /// The model does not train, or the vector is of another length or type.
+    fn replace_gathered(&mut self, gradients: &Flat) -> Result<()>;
 
     /// Clips the gathered gradients, updates the parameters, clears the gradients, moves the schedule on.
     ///

@@ -28,9 +28,14 @@ pub(crate) fn export(tensor: &Tensor, dtype: DType) -> Result<NamedTensor> {
     NamedTensor::new(dtype, tensor.size(), bytes)
 }
 
-/// The values of a one-dimensional f32 tensor.
+/// The values of a one-dimensional tensor as f32.
 pub(crate) fn to_vec(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(Vec::<f32>::try_from(tensor)?)
+    Ok(Vec::<f32>::try_from(tensor.f_to_kind(Kind::Float)?)?)
+}
+
+/// The type that statistics over a tensor of `kind` are computed in.
+pub(crate) fn statistics(kind: Kind) -> Kind {
+    if kind == Kind::Double { Kind::Double } else { Kind::Float }
 }
 
 /// A one-dimensional tensor of ids.

@@ -6,7 +6,7 @@ use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Placement};
 use crate::model::Model;
 use crate::score;
-use crate::train::{AdamW, StepReport, TrainOptions};
+use crate::train::{self, AdamW, Flat, StepReport, TrainOptions};
 use crate::weights::{DType, Head, NamedTensors, ParameterSpec, parameters, read_folder};
 use crate::{Error, PackedBatch, Result, TokenGradients, TokenStats, Want};
 
@@ -46,12 +46,12 @@ impl TorchModel {
     /// Makes the model trainable.
     ///
     /// # Errors
-    /// Parameters are not kept in f32, or an option is out of range.
+    /// Parameters are kept in bf16, or an option is out of range.
     pub fn training(mut self, options: TrainOptions) -> Result<Self> {
         let storage = self.decoder.placement().storage;
-        if storage != DType::F32 {
+        if !matches!(storage, DType::F32 | DType::F64) {
             return Err(Error::Training(format!(
-                "parameters are kept in {storage}; training needs f32 (compute may be bf16: see `Placement::cpu_mixed`)"
+                "parameters are kept in {storage}; training needs f32 or f64 (compute may be bf16: see `Placement::cpu_mixed`)"
             )));
         }
         self.optimizer = Some(AdamW::new(options, self.decoder.parameters())?);
@@ -127,6 +127,18 @@ impl Model for TorchModel {
         }
         self.gathered = 0;
         optimizer.step(self.decoder.parameters_mut())
+    }
+
+    fn gathered(&self) -> Result<Flat> {
+        self.optimizer.as_ref().ok_or_else(untrained)?;
+        train::flatten(self.decoder.parameters())
+    }
+
+    fn replace_gathered(&mut self, gradients: &Flat) -> Result<()> {
+        self.optimizer.as_ref().ok_or_else(untrained)?;
+        train::unflatten(self.decoder.parameters(), gradients)?;
+        self.gathered = self.gathered.max(1);
+        Ok(())
     }
 
     fn discard_gradients(&mut self) {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::models::{digits, families, lively, tokens};
-use tq_model::train::{LrSchedule, LrShape, TrainOptions};
+use tq_model::train::{Flat, LrSchedule, LrShape, TrainOptions};
 use tq_model::weights::{DType, Head, NamedTensors};
 use tq_model::{
     Decoder, Error, Model, ModelConfig, PackedBatch, Placement, TokenGradients, TokenStats, TorchModel, Want,
@@ -137,6 +137,48 @@ fn micro_batches_add_up_to_the_whole() {
 }
 
 #[test]
+fn gradients_of_two_workers_added_up_take_the_step_of_one() {
+    let config = digits();
+    let mut flat = |stats: &TokenStats| {
+        Ok(TokenGradients { log_probs: vec![-0.01; stats.log_probs.len()], ..TokenGradients::default() })
+    };
+    for (place, close) in [(Placement::cpu(DType::F32), 1e-6), (Placement::cpu(DType::F64), 1e-14)] {
+        let fresh = || model(&config, Head::Lm, place, options());
+        let (mut whole, mut zero, mut one, mut idle) = (fresh(), fresh(), fresh(), fresh());
+        whole.accumulate(&batch(&config, 0..12), &Want::log_probs(1.0), &mut flat).unwrap();
+        zero.accumulate(&batch(&config, 0..7), &Want::log_probs(1.0), &mut flat).unwrap();
+        one.accumulate(&batch(&config, 7..12), &Want::log_probs(1.0), &mut flat).unwrap();
+        let values = |flat: &Flat| match flat {
+            Flat::F32(values) => values.iter().map(|value| f64::from(*value)).collect::<Vec<_>>(),
+            Flat::F64(values) => values.clone(),
+        };
+        assert!(values(&idle.gathered().unwrap()).iter().all(|value| *value == 0.0));
+        let sum = match (zero.gathered().unwrap(), one.gathered().unwrap()) {
+            (Flat::F32(a), Flat::F32(b)) => Flat::F32(a.iter().zip(&b).map(|(a, b)| a + b).collect()),
+            (Flat::F64(a), Flat::F64(b)) => Flat::F64(a.iter().zip(&b).map(|(a, b)| a + b).collect()),
+            other => panic!("{other:?}"),
+        };
+        let expected = values(&whole.gathered().unwrap());
+        let norm = |values: &[f64]| values.iter().map(|value| value * value).sum::<f64>().sqrt();
+        let gap: Vec<f64> = values(&sum).iter().zip(&expected).map(|(a, b)| a - b).collect();
+        assert!(norm(&gap) <= close * norm(&expected), "{place:?}: {} of {}", norm(&gap), norm(&expected));
+        // A worker without a row takes the very same step.
+        for worker in [&mut zero, &mut one, &mut idle] {
+            worker.replace_gathered(&sum).unwrap();
+            assert_eq!(worker.gathered().unwrap(), sum);
+        }
+        let reports = [zero.step().unwrap(), one.step().unwrap(), idle.step().unwrap()];
+        assert_eq!((reports[0], reports[1]), (reports[2], reports[2]));
+        assert!((reports[0].grad_norm - whole.step().unwrap().grad_norm).abs() <= close * reports[0].grad_norm);
+        let state = zero.training_state().unwrap();
+        assert_eq!((one.training_state().unwrap(), idle.training_state().unwrap()), (state.clone(), state));
+        assert_eq!(idle.weights(place.storage).unwrap(), zero.weights(place.storage).unwrap());
+        let refused = zero.replace_gathered(&Flat::F32(vec![0.0; 3])).unwrap_err().to_string();
+        assert!(refused.contains("3 gradients of f32 were given, expected "), "{refused}");
+    }
+}
+
+#[test]
 fn a_vocabulary_too_large_for_one_slice_gives_the_same_gradients() {
     let config = ModelConfig { vocab_size: 120_000, ..families().remove(0).1 };
     let mut sliced = model(&config, Head::Lm, Placement::cpu(DType::F32), options());
@@ -167,10 +209,10 @@ fn a_vocabulary_too_large_for_one_slice_gives_the_same_gradients() {
 #[test]
 fn a_saved_state_continues_bit_for_bit() {
     for (name, config) in families() {
-        for place in [Placement::cpu(DType::F32), Placement::cpu_mixed(DType::Bf16)] {
+        for place in [Placement::cpu(DType::F32), Placement::cpu_mixed(DType::Bf16), Placement::cpu(DType::F64)] {
             let mut straight = model(&config, Head::Lm, place, options());
             (0..3).for_each(|step| one_step(&mut straight, step..step + 6));
-            let (weights, state) = (straight.weights(DType::F32).unwrap(), straight.training_state().unwrap());
+            let (weights, state) = (straight.weights(place.storage).unwrap(), straight.training_state().unwrap());
             (3..6).for_each(|step| one_step(&mut straight, step..step + 6));
 
             let mut resumed = model(&config, Head::Lm, place, options());
@@ -179,9 +221,9 @@ fn a_saved_state_continues_bit_for_bit() {
             resumed.load_training_state(&state).unwrap();
             assert_eq!(resumed.training_state().unwrap(), state, "{name}");
             (3..6).for_each(|step| one_step(&mut resumed, step..step + 6));
-            assert_eq!(resumed.weights(DType::F32).unwrap(), straight.weights(DType::F32).unwrap(), "{name}");
+            assert_eq!(resumed.weights(place.storage).unwrap(), straight.weights(place.storage).unwrap(), "{name}");
             assert_eq!(resumed.training_state().unwrap(), straight.training_state().unwrap(), "{name}");
-            assert_ne!(resumed.weights(DType::F32).unwrap(), weights, "{name}: training changes the weights");
+            assert_ne!(resumed.weights(place.storage).unwrap(), weights, "{name}: training changes the weights");
         }
     }
 }

@@ -16,10 +16,12 @@ pub(crate) struct Assignment {
     pub stage: String,
     /// Which worker of the stage, from 0.
     pub index: u64,
-    /// The stage has this one worker: a source, or a trainer.
+    /// The stage has just the workers that the runner starts: a source, or a trainer with its ranks.
     pub single: bool,
     /// It trains a model: what it did since the last publication is in its memory alone.
     pub trains: bool,
+    /// Workers of the stage that share each batch; 1: it trains alone, or does not train.
+    pub ranks: u64,
     /// The registered stage that does the work.
     pub implementation: String,
     /// Its own settings.
@@ -66,6 +68,7 @@ impl Assignment {
         Setup {
             stage: self.stage,
             worker: self.index,
+            ranks: self.ranks,
             session,
             served: self.served,
             parameters: Parameters::new(self.parameters),
@@ -87,6 +90,7 @@ impl Assignment {
             index: 0,
             single,
             trains: false,
+            ranks: 1,
             implementation: stage.to_owned(),
             with: Value::Null,
             served: Vec::new(),

@@ -8,7 +8,7 @@ use transferqueue::{
     catalog::{
         command::Tag,
         definition::{
-            Birth, CutGrain, Definition, Gate, Grain, Model, OnPublication, Order, Partition, Poison, Sampling,
+            Birth, CutGrain, Definition, Gang, Gate, Grain, Model, OnPublication, Order, Partition, Poison, Sampling,
             Schedule, Task, Trains, WeightRule,
         },
         predicate::Predicate,
@@ -126,6 +126,7 @@ fn task(name: &str, t: &plan::Task, phase: &Phase) -> Result<Task> {
         filter: predicate(name, t)?,
         sampling: Sampling::Sequential,
         trains,
+        gang: t.training.as_ref().filter(|training| training.ranks > 1).map(gang).transpose()?,
         samples_with: live.filter(|_| exact && streams).map(|m| m.name.clone()),
         attempts: u32::try_from(t.attempts).with_context(|| format!("attempts of task `{name}` is {}", t.attempts))?,
         on_poison: match t.on_failure {
@@ -134,6 +135,10 @@ fn task(name: &str, t: &plan::Task, phase: &Phase) -> Result<Task> {
         },
         ..Task::new(name, &t.partition)
     })
+}
+
+fn gang(training: &plan::TaskTraining) -> Result<Gang> {
+    Ok(Gang { ranks: u32::try_from(training.ranks).context("ranks")?, lengths: training.lengths.clone() })
 }
 
 fn predicate(name: &str, t: &plan::Task) -> Result<Option<Predicate>> {

@@ -254,7 +254,7 @@ impl PhaseRun<'_> {
                 kind: plan::WorkerKind::Threads,
                 index: 0,
                 source,
-                trains: false,
+                ranks: task.training.as_ref().map_or(0, |training| training.ranks),
             });
         }
         let mut out: Vec<Worker> = Vec::new();
@@ -262,9 +262,8 @@ impl PhaseRun<'_> {
             let group = self.plan.workers.values().find(|g| g.stages.contains(&worker.stage));
             let group = group.map(|g| (g.count, g.device.as_str(), g.kind));
             let (count, device, kind) = group.unwrap_or((1, "cpu", plan::WorkerKind::Threads));
-            let trains = worker.tasks.iter().any(|t| self.phase.tasks[t].training.is_some());
-            let worker = Worker { trains, kind, device: device.to_owned(), ..worker };
-            let count = if worker.single() { 1 } else { count };
+            let worker = Worker { kind, device: device.to_owned(), ..worker };
+            let count = if worker.single() { worker.ranks.max(1) } else { count };
             // Sources of several partitions are one stage: numbered on, so that every worker has a name of its own.
             let first = out.iter().filter(|other| other.stage == worker.stage).count() as u64;
             out.extend((first..first + count).map(|index| Worker { index, ..worker.clone() }));
@@ -303,7 +302,8 @@ impl PhaseRun<'_> {
             stage: worker.stage.clone(),
             index: worker.index,
             single: worker.single(),
-            trains: worker.trains,
+            trains: worker.trains(),
+            ranks: worker.ranks.max(1),
             implementation: worker.implementation.clone(),
             with: worker.with.clone(),
             served: served.into_iter().map(|(_, served)| served).collect(),
@@ -349,12 +349,17 @@ struct Worker {
     kind: plan::WorkerKind,
     index: u64,
     source: bool,
-    trains: bool,
+    /// Ranks that train together; 0 for a stage that does not train.
+    ranks: u64,
 }
 
 impl Worker {
-    /// Whether its stage has one worker, whatever the group's count says.
+    fn trains(&self) -> bool {
+        self.ranks > 0
+    }
+
+    /// Whether its stage has one worker, or one a rank, whatever the group's count says.
     fn single(&self) -> bool {
-        self.source || self.trains
+        self.source || self.trains()
     }
 }

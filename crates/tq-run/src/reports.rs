@@ -205,10 +205,12 @@ impl<R: Record> Desk<R> {
         if let Some(own) = of_stage.find(|known| known.index == index) {
             return Ok(own);
         }
+        let all: Vec<_> = self.assignments.iter().filter(|known| known.stage == stage).map(Assignment::name).collect();
+        let workers = if all.len() == 1 { "one worker".to_owned() } else { format!("{} workers", all.len()) };
         ensure!(
             !first.single,
-            "stage `{stage}` has one worker, {}; found a request for {}",
-            first.name(),
+            "stage `{stage}` has {workers}, {}; found a request for {}",
+            all.join(", "),
             name(stage, index)
         );
         Ok(first)

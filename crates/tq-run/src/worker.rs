@@ -98,6 +98,10 @@ fn live(name: &str, mut begin: impl FnMut() -> Result<(Box<dyn Stage>, Setup)>) 
         match run_caught(stage.as_mut(), setup) {
             // It leaves: its session has ended, and the libraries' static data may be gone already.
             Err(error) if interrupt::requested() => return Err(error),
+            // With its gang ends what a rank did, however young it is; the one that was lost has its own limits.
+            Err(error) if is(&error, Error::is_gang_ended) => {
+                tracing::warn!("worker {name} lost a fellow rank and begins again: {error:#}");
+            }
             Err(error) if is(&error, Error::is_lost) && begun.elapsed() > LEAST_LIFE => {
                 tracing::warn!("worker {name} was taken for lost and begins again: {error:#}");
             }

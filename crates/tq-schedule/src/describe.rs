@@ -195,7 +195,7 @@ impl Task {
             return "–".into();
         };
         let name = &model.name;
-        match (model.version, &self.training) {
+        let alone = match (model.version, &self.training) {
             (Some(Version::Live), _) => format!("{name}@live"),
             (Some(Version::Cycle), _) => format!("{name}@cycle"),
             (Some(Version::Initial), _) => format!("{name}@0"),
@@ -203,6 +203,10 @@ impl Task {
                 format!("trains {name} from step {}", training.from_cycle)
             }
             (None, _) => format!("trains {name}"),
+        };
+        match &self.training {
+            Some(training) if training.ranks > 1 => format!("{alone}, {} ranks", training.ranks),
+            _ => alone,
         }
     }
 }

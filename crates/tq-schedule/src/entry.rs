@@ -226,6 +226,8 @@ pub(crate) struct Stage {
     pub(crate) per: Option<Per>,
     #[serde(default)]
     pub(crate) from_cycle: Option<u64>,
+    #[serde(default)]
+    pub(crate) ranks: Option<u64>,
     #[serde(default, rename = "where")]
     pub(crate) filter: IndexMap<String, Json>,
     #[serde(default)]

@@ -69,7 +69,7 @@ pub(crate) fn arithmetic(
     let Rows::Expand { source, n, .. } = &partition.rows else {
         return None;
     };
-    let mini_batch = mini_batch(scope, groups, bound, refusals)?;
+    let mini_batch = mini_batch(scope, groups, *n, bound, refusals)?;
     let longest = Longest::read(scope, refusals)?;
     let rows_per_cycle = groups.saturating_mul(*n);
     let bytes_per_group = partition.bytes_per_group.saturating_add(bound.partitions[source].bytes_per_group);
@@ -117,7 +117,7 @@ pub(crate) fn arithmetic(
 }
 
 /// The mini-batch all training tasks agree on: batches are cut once.
-fn mini_batch(scope: &Scope, groups: u64, bound: &Bound, refusals: &mut Refusals) -> Option<u64> {
+fn mini_batch(scope: &Scope, groups: u64, n: u64, bound: &Bound, refusals: &mut Refusals) -> Option<u64> {
     let before = refusals.0.len();
     let mut agreed: Option<(u64, &String)> = None;
     for (name, task) in &bound.tasks {
@@ -141,6 +141,16 @@ fn mini_batch(scope: &Scope, groups: u64, bound: &Bound, refusals: &mut Refusals
                 refuse(found, format!("a divisor of the {groups} groups of a cycle (data.train_batch_size)"))
                     .action(format!("the nearest below is {}", divisor_below(groups, mini))),
             );
+        }
+        let rows = mini.saturating_mul(n);
+        if training.ranks > rows && rows > 0 {
+            let refusal = scope.refuse(
+                &format!("stages.{}.ranks", task.stage),
+                format!("{} ranks", training.ranks),
+                format!("at most the {rows} rows of a mini-batch ({mini} groups of {n})"),
+            );
+            refusals
+                .push(refusal.action("every rank gets a share of each mini-batch: lower it, or raise the mini-batch"));
         }
         match agreed {
             Some((first, task)) if first != mini => {

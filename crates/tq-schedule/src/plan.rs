@@ -324,6 +324,20 @@ pub struct TaskTraining {
     pub epochs: u64,
     /// First step (steps count from 1) in which it updates its model; earlier cycles only mark their rows done.
     pub from_cycle: u64,
+    /// Workers that share each mini-batch and add up their gradients.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub ranks: u64,
+    /// Columns whose lengths, added up, are the size of a row in tokens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lengths: Vec<String>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn is_one(ranks: &u64) -> bool {
+    *ranks == 1
 }
 
 /// What happens to a row that fails `attempts` times.

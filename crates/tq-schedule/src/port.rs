@@ -151,6 +151,8 @@ pub struct Training {
     pub mini_batch_key: String,
     /// Passes over each mini-batch (`ppo_epochs`).
     pub epochs: u64,
+    /// Inputs whose lengths, added up, are the size of a row in tokens; ranks get shares of nearly equal size.
+    pub lengths: Vec<String>,
 }
 
 /// What one stage reads, writes, and needs, under given parameters.
@@ -194,8 +196,17 @@ impl Ports {
     /// It trains its model: `mini_batch` groups an update (read from `key`), each mini-batch `epochs` times.
     #[must_use]
     pub fn trains(mut self, mini_batch: u64, key: &str, epochs: u64) -> Self {
-        self.training = Some(Training { mini_batch, mini_batch_key: key.into(), epochs });
+        self.training = Some(Training { mini_batch, mini_batch_key: key.into(), epochs, lengths: Vec::new() });
         self.per = Per::Mini;
+        self
+    }
+
+    /// The inputs whose lengths, added up, are the size of a row in tokens, for a stage that trains.
+    #[must_use]
+    pub fn sized_by(mut self, inputs: &[&str]) -> Self {
+        if let Some(training) = &mut self.training {
+            training.lengths = inputs.iter().map(|input| (*input).to_owned()).collect();
+        }
         self
     }
 

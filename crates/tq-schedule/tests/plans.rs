@@ -307,3 +307,14 @@ fn workers_that_name_no_device_have_the_trainers() {
     assert_eq!(device(&["trainer.device=cuda"]), "cuda");
     assert_eq!(device(&["trainer.device=cuda", "+workers.all.device=cpu"]), "cpu");
 }
+
+#[test]
+fn ranks_are_in_the_plan_with_what_sizes_their_shares() {
+    let plan = plan("quickstart.yaml", &["stages.actor.ranks=2"]).unwrap();
+    let training = plan.phase("rl").unwrap().tasks["actor"].training.clone().unwrap();
+    assert_eq!((training.ranks, training.lengths), (2, vec!["prompt".to_owned(), "responses".to_owned()]));
+    assert!(plan.describe().contains("trains policy, 2 ranks"), "{}", plan.describe());
+    let alone = common::plan("quickstart.yaml", &[]).unwrap();
+    assert_eq!(alone.phase("rl").unwrap().tasks["actor"].training.as_ref().unwrap().ranks, 1);
+    assert!(!alone.describe().contains("ranks"));
+}

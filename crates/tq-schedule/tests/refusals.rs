@@ -122,6 +122,9 @@ wrong! {
 
 // Numbers that would overflow, or that nobody can mean.
 wrong! {
+    ranks_of_a_stage_that_does_not_train: refused("{use: reward}", "{use: reward, ranks: 2}", &[]);
+    no_ranks: refused("{use: policy-update, ", "{use: policy-update, ranks: 0, ", &[]);
+    more_ranks_than_rows_of_a_mini_batch: refused("{use: policy-update, ", "{use: policy-update, ranks: 257, ", &[]);
     a_lag_beyond_all_numbers: refused("", "", &["schedule.lag=1e30"]);
     a_largest_lag_beyond_all_cycles: refused("schedule: on_policy", "schedule: {use: fully_async, max_lag: 9000000000000000000}", &[]);
     more_workers_than_threads: refused("schedule: on_policy", "schedule: on_policy\nworkers: {all: {stages: \"*\", count: 100000}}", &[]);

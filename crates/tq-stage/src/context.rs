@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tq_schedule::plan::Level;
 use transferqueue::{
-    Batch, Claim, Lease, Outputs, Rows, Session,
-    catalog::command::{CutRef, RowHead},
+    Batch, Claim, Gang, Lease, Outputs, Rows, Session,
+    catalog::command::{CutRef, RowHead, Share},
 };
 
 use crate::{Parameters, SharedReporter, Version, seed::sample_seed, weights::Weights};
@@ -52,6 +52,8 @@ pub struct Setup {
     pub stage: String,
     /// Which worker of the stage, from 0.
     pub worker: u64,
+    /// How many workers of the stage share each batch as ranks of one gang; 1: it trains alone, or does not train.
+    pub ranks: u64,
     /// Connection to the store.
     pub session: Session,
     /// Tasks by priority.
@@ -124,6 +126,30 @@ impl StageContext {
     /// The worker's device: `cpu`, `cuda:0`, …
     pub fn device(&self) -> &str {
         &self.setup.device
+    }
+
+    /// How many workers share each batch; 1: this one has all of it.
+    pub fn ranks(&self) -> u64 {
+        self.setup.ranks
+    }
+
+    /// Which of them this worker is, from 0. Rank 0 reports and publishes for all.
+    pub fn rank(&self) -> u64 {
+        if self.setup.ranks > 1 { self.setup.worker } else { 0 }
+    }
+
+    /// Joins the gang of the stage's training task: claims then return this rank's shares. `None`: it trains alone.
+    ///
+    /// # Errors
+    /// When another worker holds the rank.
+    pub fn join(&self) -> Result<Option<Gang>> {
+        if self.setup.ranks < 2 {
+            return Ok(None);
+        }
+        let served = self.setup.served.first().context("a training stage serves its task")?;
+        let rank = u32::try_from(self.setup.worker)?;
+        let gang = self.setup.session.join(&served.name, rank);
+        gang.map(Some).with_context(|| format!("stage `{}`, rank {rank}", self.setup.stage))
     }
 
     /// Longest wait without any row before the stage gives up.
@@ -248,6 +274,11 @@ impl Work {
         &self.lease
     }
 
+    /// What this rank holds is a share of a batch: which, and what all ranks got together. `None`: it is all of it.
+    pub fn share(&self) -> Option<&Share> {
+        self.lease.cut().and_then(|cut| cut.share.as_ref())
+    }
+
     /// All input columns, under the ports' names.
     ///
     /// # Errors
@@ -295,7 +326,7 @@ impl Work {
     ///
     /// # Errors
     /// When the lease has ended.
-    pub fn renew(&mut self, progress: u64) -> Result<()> {
+    pub fn renew(&mut self, progress: u64) -> Result<(), transferqueue::Error> {
         self.lease.renew(progress)?;
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! How a trainer comes to its first weights and gives out new ones.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use fail::fail_point;
 
 use crate::{Stage, StageContext, StateReader, StateWriter};
@@ -34,6 +34,24 @@ impl StageContext {
     /// When they cannot be saved or written.
     pub fn publish_initial(&self, stage: &dyn Stage) -> Result<()> {
         self.offer(stage, None).map(|_| ())
+    }
+
+    /// Where a trainer begins: the newest published state, or version 0, which rank 0 publishes and the others wait for.
+    ///
+    /// # Errors
+    /// As [`StageContext::resume`] and [`StageContext::publish_initial`]; when version 0 does not come within the run's
+    /// patience.
+    pub fn begin(&self, stage: &mut dyn Stage) -> Result<()> {
+        if self.resume(stage)? {
+            return Ok(());
+        }
+        if self.rank() == 0 {
+            return self.publish_initial(stage);
+        }
+        self.weights()?.pin(Some(0))?;
+        let resumed = self.resume(stage)?;
+        ensure!(resumed, "stage `{}`: version 0 was published and cannot be found", self.stage());
+        Ok(())
     }
 
     /// Ends this trainer's part of `cycle`: writes weights and state and offers them. `Some(version)` once every

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use super::{
     definition::{Birth, Definition, Gate, Grain, Order, Partition, Schedule, Task},
-    limits::{MAX_COLUMNS, MAX_TASKS},
+    limits::{MAX_COLUMNS, MAX_RANKS, MAX_TASKS},
     predicate::Predicate,
     refusal::Refusal,
 };
+use crate::schema::Kind;
 
 type Checked = Result<(), Refusal>;
 
@@ -212,6 +213,7 @@ fn models(def: &Definition, task: &Task) -> Checked {
             return refuse(format!("task `{name}` names model `{model}`, which does not exist; there are: {known}"));
         }
     }
+    gang(def, task)?;
     let Some(trains) = &task.trains else { return Ok(()) };
     if !matches!(task.per, Grain::Mini | Grain::Cycle) {
         return refuse(format!(
@@ -230,6 +232,33 @@ fn models(def: &Definition, task: &Task) -> Checked {
         Some(plan) if plan.partition == task.partition => Ok(()),
         _ => refuse(format!("task `{name}` trains on partition `{}`, which is not the schedule's", task.partition)),
     }
+}
+
+fn gang(def: &Definition, task: &Task) -> Checked {
+    let (Some(gang), name) = (&task.gang, &task.name) else { return Ok(()) };
+    if task.trains.is_none() {
+        return refuse(format!(
+            "task `{name}` declares a gang but trains no model; other tasks have any number of workers"
+        ));
+    }
+    if !(1..=MAX_RANKS).contains(&gang.ranks) {
+        return refuse(format!("task `{name}` has a gang of {} ranks; from 1 to {MAX_RANKS} are possible", gang.ranks));
+    }
+    for column in &gang.lengths {
+        let of = |p: &Partition| p.columns.iter().find(|c| &c.name == column).map(|c| c.kind.clone());
+        let table = find(def, &task.partition);
+        let kind = table.and_then(|table| match &table.birth {
+            Birth::Expand { from, .. } => of(table).or_else(|| find(def, from).and_then(of)),
+            Birth::Put { .. } => of(table),
+        });
+        if !task.reads.contains(column) || matches!(kind, None | Some(Kind::Dense { .. })) {
+            let reads = names(task.reads.iter().map(String::as_str));
+            return refuse(format!(
+                "the gang of task `{name}` counts lengths of `{column}`; expected a column of varying length that the task reads: {reads}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn producers(def: &Definition, partition: &Partition) -> Checked {

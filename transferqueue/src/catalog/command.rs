@@ -162,6 +162,13 @@ pub enum Command {
         /// At most this many rows (`Grain::Row`) or groups (`Grain::Group`); ignored for batches.
         limit: u64,
     },
+    /// This session is one rank of a training task's gang from now on, until the gang ends.
+    Join {
+        /// Which task.
+        task: TaskId,
+        /// Which of its ranks, from 0.
+        rank: u32,
+    },
     /// Rows of any of these tasks: of those that have rows now, the first is served.
     ClaimAny {
         /// In order of preference.
@@ -365,6 +372,31 @@ pub struct CutRef {
     pub sizes: Vec<u64>,
     /// Whether the last of them ends the cycle.
     pub last: bool,
+    /// For a rank of a gang: which share of the batches these rows are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+}
+
+/// A rank's share of cut batches. What the whole gang got is the same for every rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// Which rank, from 0.
+    pub rank: u32,
+    /// Of how many.
+    pub ranks: u32,
+    /// Which life of the gang.
+    pub epoch: u64,
+    /// All ranks together, for each mini-batch in turn.
+    pub totals: Vec<Totals>,
+}
+
+/// What all ranks of a gang got of one mini-batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Totals {
+    /// Rows.
+    pub rows: u64,
+    /// Their sizes: elements of the columns that [`Gang::lengths`](super::definition::Gang::lengths) names.
+    pub tokens: u64,
 }
 
 /// A version of a model's weights.
@@ -411,4 +443,8 @@ pub enum Reply {
     /// The version that this offer published, once every part is there.
     Offered(Option<u64>),
     Pinned(VersionRef),
+    /// Which life of the gang this rank is part of.
+    Joined {
+        epoch: u64,
+    },
 }

@@ -131,10 +131,13 @@ pub struct Task {
     /// How claims choose. Batches keep their order whatever this says.
     pub sampling: Sampling,
     /// Which model it trains; its commits mark rows done and the publication consumes them. Within a cycle its batches go
-    /// to one session, whose memory holds the training: if that is lost before it offered, or one of its leases expires,
+    /// to one session (or to the ranks of `gang`), whose memory holds the training: if that is lost before it offered, or one of its leases expires,
     /// all its rows of the cycle are trained again, and a worker that hears of an ended lease goes back to the last
     /// published state.
     pub trains: Option<Trains>,
+    /// Its workers share every batch as ranks of one gang; `None`: one worker trains alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Gang>,
     /// The model whose weights it must use at the version of the row's admission (see `Schedule::weights`): a claim
     /// then returns rows of one required version only.
     pub samples_with: Option<String>,
@@ -158,12 +161,25 @@ impl Task {
             filter: None,
             sampling: Sampling::Sequential,
             trains: None,
+            gang: None,
             samples_with: None,
             attempts: 3,
             on_poison: Poison::Stop,
             lease_ms: 60_000,
         }
     }
+}
+
+/// Workers of a training task that go through its batches together. Each claims as one rank and gets its share of every
+/// mini-batch: together they get every row once. When one of them is lost, or gives rows back, the gang has ended: what
+/// it did since the last publication is undone, and all ranks join again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gang {
+    /// How many workers, at least 1.
+    pub ranks: u32,
+    /// Columns the task reads whose lengths, added up, are the size of a row in tokens; shares are balanced by it. Ragged
+    /// ones count elements, texts bytes. Empty: every row counts the same.
+    pub lengths: Vec<String>,
 }
 
 /// A training task's model.

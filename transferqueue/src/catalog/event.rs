@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    command::{CellWrite, DropRows, NewRow, Reply, RowNote},
+    command::{CellWrite, DropRows, NewRow, Reply, RowNote, Totals},
     definition::{Definition, Partition},
 };
 use crate::ids::{ChunkId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -40,6 +40,19 @@ pub enum Returned {
     SessionEnded,
     /// Counts as an attempt.
     Failed(String),
+    /// Another rank of its gang was lost or gave rows back.
+    GangEnded,
+}
+
+/// What one rank of a gang is given.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareCut {
+    /// Its worker.
+    pub session: SessionId,
+    /// The lease that holds its rows; 0, which is no lease, when there are none.
+    pub lease: LeaseId,
+    /// Its rows of each mini-batch in turn, in the order of the cut.
+    pub minis: Vec<Rows>,
 }
 
 /// One model's new version in a publication.
@@ -94,6 +107,26 @@ pub enum Event {
     },
     /// A lease began.
     Leased { lease: LeaseId, task: TaskId, session: SessionId, rows: Rows, at: Millis },
+    /// A worker became a rank of a task's gang.
+    GangJoined { task: TaskId, rank: u32, session: SessionId },
+    /// Batches were cut into shares, and a lease began for each: all ranks or none.
+    SharesCut {
+        task: TaskId,
+        cycle: u64,
+        /// The first of them.
+        index: u64,
+        /// The last of them ends the cycle.
+        last: bool,
+        /// One entry a rank.
+        shares: Vec<ShareCut>,
+        /// Of each mini-batch.
+        totals: Vec<Totals>,
+        at: Millis,
+    },
+    /// A rank heard of its share.
+    ShareTaken { task: TaskId, rank: u32 },
+    /// The gang broke up: its leases went back (in the events before), its training is undone, its ranks are free.
+    GangEnded { task: TaskId, why: String },
     /// It was prolonged.
     LeaseRenewed { lease: LeaseId, progress: u64, at: Millis },
     /// Outputs became visible.

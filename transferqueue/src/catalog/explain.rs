@@ -44,6 +44,16 @@ pub(crate) fn claim(state: &State, id: TaskId, limit: u64, now: Millis) -> Wait 
     };
     let mut causes = Vec::new();
     let mut seen = 0_u64;
+    if let Some(gang) = &cursor.gang {
+        let missing = gang.missing().map(|rank| cause(&cursor.def.name, 0, format!("rank {rank} has not joined")));
+        causes.extend(missing.take(MAX_CAUSES));
+        let behind =
+            gang.behind().map(|rank| cause(&cursor.def.name, 0, format!("rank {rank} has not taken its share")));
+        causes.extend(behind.take(MAX_CAUSES));
+        if !causes.is_empty() {
+            return Wait { who: format!("task `{}`", cursor.def.name), wants, have, causes };
+        }
+    }
     blockers(state, table, cursor, now, &mut seen, &mut causes);
     if causes.is_empty() {
         causes.extend(upstream(state, table, cursor));

@@ -15,6 +15,8 @@ pub const KEPT_REPLIES: usize = 8;
 pub const MAX_COLUMNS: usize = 64;
 /// Tasks of one partition: their bits fit one word per row.
 pub const MAX_TASKS: usize = 64;
+/// Ranks of one gang.
+pub const MAX_RANKS: u32 = 1_024;
 /// A balanced claim looks at this many times the rows it takes.
 pub const BALANCE_WINDOW: u64 = 4;
 /// Causes named in a wait.

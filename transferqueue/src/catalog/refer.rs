@@ -123,6 +123,30 @@ impl State {
         Some(row.sealed.checked_shr(u32::from(column.0)).unwrap_or(0) & 1 == 1)
     }
 
+    /// How to tell the size of a row for a gang: the lengths of the columns it names, added up; 1 without any.
+    pub(crate) fn size<'a>(&'a self, cursor: &Cursor) -> impl Fn(RowId) -> u64 + 'a {
+        let table = self.table_of(cursor);
+        let names = cursor.def.gang.iter().flat_map(|gang| &gang.lengths);
+        let lengths: Vec<_> = names
+            .filter_map(|name| {
+                let (source, _, column) = self.source(cursor.partition, table, name).ok()?;
+                let at = match source {
+                    Source::Own(_) => table,
+                    Source::Link(parent, _) => parent,
+                };
+                let width = match &at.fields[usize::from(column.0)].def.kind {
+                    Kind::Ragged { dtype, inner } => (dtype.size() * inner.iter().product::<usize>()) as u64,
+                    _ => 1,
+                };
+                Some((length(table, Some(source)), width.max(1)))
+            })
+            .collect();
+        move |row| match lengths.is_empty() {
+            true => 1,
+            false => lengths.iter().map(|(bytes, width)| bytes(row) / width).sum(),
+        }
+    }
+
     /// How to tell a row's length: bytes of the first ragged column that a task reads; 0 without one.
     pub(crate) fn length<'a>(&'a self, table: &'a Table, cursor: &Cursor) -> impl Fn(RowId) -> u64 + 'a {
         let source = cursor.def.reads.iter().find_map(|name| {
@@ -133,17 +157,22 @@ impl State {
             };
             matches!(at.fields[usize::from(column.0)].def.kind, Kind::Ragged { .. }).then_some(source)
         });
-        move |row| {
-            let cell = match source {
-                None => None,
-                Some(Source::Own(column)) => table.pages.cell(row, column),
-                Some(Source::Link(parent, column)) => {
-                    let group = table.pages.get(row).and_then(|row| table.groups.get(&row.group));
-                    group.and_then(|group| parent.pages.cell(group.parent, column))
-                }
-            };
-            cell.map_or(0, |cell| u64::from(cell.bytes))
-        }
+        length(table, source)
+    }
+}
+
+/// Bytes of a row's cell in one column; 0 without one.
+fn length<'a>(table: &'a Table, source: Option<Source<'a>>) -> impl Fn(RowId) -> u64 + 'a {
+    move |row| {
+        let cell = match source {
+            None => None,
+            Some(Source::Own(column)) => table.pages.cell(row, column),
+            Some(Source::Link(parent, column)) => {
+                let group = table.pages.get(row).and_then(|row| table.groups.get(&row.group));
+                group.and_then(|group| parent.pages.cell(group.parent, column))
+            }
+        };
+        cell.map_or(0, |cell| u64::from(cell.bytes))
     }
 }
 

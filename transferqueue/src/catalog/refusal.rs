@@ -80,6 +80,12 @@ pub enum Refusal {
     Poisoned { task: String, row: RowId, error: String },
     #[error("claim of task `{task}`: {found}; expected {expected}")]
     Claim { task: String, found: String, expected: String },
+    #[error("gang of task `{task}`: {found}; {hint}")]
+    Gang { task: String, found: String, hint: String },
+    #[error(
+        "the gang of task `{task}` has ended: {why}; what it did since the last publication is undone: go back to the last published state and join again"
+    )]
+    GangEnded { task: String, why: String },
     #[error(
         "record {found} does not follow: expected record {expected} of form {form}; the log has a gap or is of another catalog"
     )]
@@ -90,7 +96,7 @@ impl Refusal {
     /// What the caller must do.
     pub fn advice(&self) -> Advice {
         match self {
-            Self::SessionEnded { .. } | Self::LeaseEnded { .. } => Advice::BeginAgain,
+            Self::SessionEnded { .. } | Self::LeaseEnded { .. } | Self::GangEnded { .. } => Advice::BeginAgain,
             Self::Poisoned { .. } | Self::Log { .. } => Advice::GiveUp,
             _ => Advice::FixCall,
         }

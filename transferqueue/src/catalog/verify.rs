@@ -1,6 +1,6 @@
 //! Everything the state keeps twice, counted again and compared. For tests, and for a state that came from a disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     bits::Bits,
@@ -11,7 +11,7 @@ use super::{
         table::{Group, Table, set_bits},
     },
 };
-use crate::ids::{ChunkId, GroupId, PartitionId, RowId};
+use crate::ids::{ChunkId, GroupId, PartitionId, RowId, Rows};
 
 type Verdict = Result<(), String>;
 
@@ -40,7 +40,9 @@ impl State {
             within(verify_bytes(table))?;
         }
         for cursor in &self.cursors {
-            self.verify_cursor(cursor).map_err(|error| format!("task `{}`: {error}", cursor.def.name))?;
+            let within = |verdict: Verdict| verdict.map_err(|error| format!("task `{}`: {error}", cursor.def.name));
+            within(self.verify_cursor(cursor))?;
+            within(self.verify_gang(cursor))?;
         }
         self.verify_leases()?;
         self.verify_schedule()
@@ -170,6 +172,32 @@ impl State {
         holds(|| "done rows are not leased".into(), cursor.done.intersection(&leased).is_empty())?;
         holds(|| "leased rows are owed".into(), leased.is_subset(&owing))?;
         holds(|| "attempts are of owed rows".into(), cursor.attempts.keys().all(|row| owing.contains(row.0)))
+    }
+
+    fn verify_gang(&self, cursor: &Cursor) -> Verdict {
+        let Some(gang) = &cursor.gang else { return Ok(()) };
+        let seated: Vec<_> = gang.seats.iter().flatten().collect();
+        let distinct: BTreeSet<_> = seated.iter().collect();
+        equal(|| "a session holds one rank".into(), distinct.len(), seated.len())?;
+        for session in seated {
+            holds(|| format!("session {session} holds a rank and has ended"), self.sessions.contains_key(session))?;
+        }
+        for id in &cursor.leases {
+            let session = self.leases[id].session;
+            holds(|| format!("lease {id} is held by no rank"), gang.rank_of(session).is_some())?;
+        }
+        let Some(cut) = &gang.cut else { return Ok(()) };
+        holds(|| "a cut that all have taken is kept".into(), gang.behind().next().is_some())?;
+        for (share, seat) in cut.shares.iter().zip(&gang.seats) {
+            equal(|| "a share is its rank's".into(), Some(share.session), *seat)?;
+            let Some(lease) = self.leases.get(&share.lease) else { continue };
+            let rows: Bits = share.minis.iter().flat_map(Rows::iter).fold(Bits::default(), |mut all, row| {
+                all.insert(row.0);
+                all
+            });
+            holds(|| format!("lease {} holds rows of another share", share.lease), lease.rows.is_subset(&rows))?;
+        }
+        Ok(())
     }
 
     fn verify_leases(&self) -> Verdict {

@@ -166,6 +166,7 @@ fn name(command: &Command) -> &'static str {
         Command::ClosePartition(_) => "close_partition",
         Command::Claim { .. } => "claim",
         Command::ClaimAny { .. } => "claim_any",
+        Command::Join { .. } => "join",
         Command::Renew { .. } => "renew",
         Command::Write { .. } => "write",
         Command::Commit { .. } => "commit",

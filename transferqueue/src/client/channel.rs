@@ -170,10 +170,21 @@ impl Channels {
         body: &Bytes,
         until: Instant,
     ) -> Result<(Outcome, Answers), Error> {
+        self.act_over(&|| self.control.clone(), action, what, body, until).await
+    }
+
+    async fn act_over(
+        &self,
+        client: &(dyn Fn() -> Client + Sync),
+        action: &str,
+        what: &str,
+        body: &Bytes,
+        until: Instant,
+    ) -> Result<(Outcome, Answers), Error> {
         let mut attempts = Attempts::new(until);
         let mut why = "no answer came".to_owned();
         loop {
-            match tokio::time::timeout_at(attempts.until(), self.act_once(action, body)).await {
+            match tokio::time::timeout_at(attempts.until(), self.act_once(client(), action, body)).await {
                 Ok(Ok((Some(first), answers))) => return Ok((self.outcome(action, &first)?, answers)),
                 Ok(Ok((None, _))) => "the answer broke off".clone_into(&mut why),
                 Ok(Err(status)) => why = self.lost(&status)?,
@@ -185,9 +196,25 @@ impl Channels {
         }
     }
 
-    async fn act_once(&self, action: &str, body: &Bytes) -> Result<(Option<arrow_flight::Result>, Answers), Status> {
+    /// Sends an action with one answer on a connection for bytes.
+    pub(super) async fn act_in_bulk(
+        &self,
+        action: &str,
+        what: &str,
+        body: &Bytes,
+        until: Instant,
+    ) -> Result<Outcome, Error> {
+        Ok(self.act_over(&|| self.bulk(), action, what, body, until).await?.0)
+    }
+
+    async fn act_once(
+        &self,
+        mut client: Client,
+        action: &str,
+        body: &Bytes,
+    ) -> Result<(Option<arrow_flight::Result>, Answers), Status> {
         let request = self.request(Action { r#type: action.to_owned(), body: body.clone() });
-        let mut answers = self.control.clone().do_action(request).await?.into_inner();
+        let mut answers = client.do_action(request).await?.into_inner();
         Ok((answers.message().await?, answers))
     }
 

@@ -13,6 +13,7 @@ use crate::{
         definition::{Definition, Partition},
     },
     error::Error,
+    gang::{Brought, Values},
     ids::{ModelId, PartitionId, Rows, SessionId, TaskId},
     link::Link,
     wire::{self, Name, Number, Resolve, Resolved, action},
@@ -77,6 +78,16 @@ impl Link for Remote {
             Reply::Ended => Ok(None),
             other => Err(Error::Protocol { command: "claim", found: format!("{other:?}") }),
         }
+    }
+
+    fn meet(
+        &self,
+        session: SessionId,
+        task: TaskId,
+        brought: &mut Brought,
+        deadline: Instant,
+    ) -> Result<Arc<Vec<Values>>, Error> {
+        block_on(self.inner.meet(session, task, brought, deadline))
     }
 
     fn newest(&self, model: ModelId) -> Result<Newest, Error> {

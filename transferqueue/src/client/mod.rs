@@ -20,6 +20,7 @@
 mod call;
 mod channel;
 pub(crate) mod flight;
+mod gang;
 mod lane;
 mod link;
 mod runtime;

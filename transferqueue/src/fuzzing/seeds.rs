@@ -145,7 +145,8 @@ fn actions() -> Vec<Seed> {
     let resolve = Resolve { partition: 1, rows: vec![Run { first: 0, len: 2 }], all: false, columns: vec![] };
     let bodies: [Vec<u8>; 11] = [
         Hello { protocol: 1, features: vec![] }.encode_to_vec(),
-        Call { command: json(&Command::OpenSession { name: "y".into(), here: false }), ..Call::default() }.encode_to_vec(),
+        Call { command: json(&Command::OpenSession { name: "y".into(), here: false }), ..Call::default() }
+            .encode_to_vec(),
         resolve.encode_to_vec(),
         Name { name: "samples".into() }.encode_to_vec(),
         number.clone(),

@@ -123,7 +123,8 @@ impl World {
 /// | others | a put of `[partition][column][rows]`, whose place a command may name |
 pub fn actions(bytes: &[u8]) {
     let world = World::training();
-    let open = Call { command: wire::json(&Command::OpenSession { name: "worker".into(), here: false }), ..Call::default() };
+    let open =
+        Call { command: wire::json(&Command::OpenSession { name: "worker".into(), here: false }), ..Call::default() };
     let Some(Outcome::Reply(reply)) = world.act(action::CALL, open.encode_to_vec()) else { panic!("a session") };
     let Ok(Reply::Session(session)) = wire::parse("reply", &reply) else { panic!("a session") };
     let (mut seq, mut puts, mut left) = (1, 0, bytes);

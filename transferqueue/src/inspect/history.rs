@@ -160,6 +160,15 @@ impl<'a> Story<'a> {
                 let what = format!("`{}`: claimed by {} under lease {lease}", self.task(*task), self.worker(*session));
                 self.add(record, "leased", what);
             }
+            Event::SharesCut { task, cycle, shares, .. } if self.of(*task) => {
+                let holds = |rows: &crate::ids::Rows| rows.contains(row);
+                let Some(rank) = shares.iter().position(|share| share.minis.iter().any(holds)) else { return };
+                let (lease, session) = (shares[rank].lease, shares[rank].session);
+                self.leases.insert(lease, session);
+                let (task, worker) = (self.task(*task), self.worker(session));
+                let what = format!("`{task}`: rank {rank}'s share of cycle {cycle}, for {worker} under lease {lease}");
+                self.add(record, "leased", what);
+            }
             Event::CellsWritten { partition, task, cells, notes } if self.is(*partition) => {
                 let columns = self.written(cells);
                 let note = notes.iter().find(|note| note.row == row).map_or_else(String::new, said);
@@ -194,6 +203,7 @@ impl<'a> Story<'a> {
                     Returned::Released => "given back".to_owned(),
                     Returned::Expired => "its lease expired (counts an attempt)".to_owned(),
                     Returned::SessionEnded => "its worker was lost (counts an attempt)".to_owned(),
+                    Returned::GangEnded => "given back with those of the other ranks".to_owned(),
                     Returned::Failed(error) => format!("failed (counts an attempt): {}", short(error)),
                 };
                 let what = format!("`{}`: lease {lease}{holder} let it go: {why}", self.task(*task));

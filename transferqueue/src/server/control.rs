@@ -33,6 +33,7 @@ pub(crate) async fn act(service: &Service, request: Action) -> Result<Answers<ar
     }
     let outcome = match request.r#type.as_str() {
         action::PROGRAM => program(service, body).await,
+        action::MEET => super::gang::meet(service, &body).await,
         other => question(service, other, &body),
     };
     Ok(stream::iter([Ok(answer(outcome?))]).boxed())

@@ -32,6 +32,7 @@
 
 pub(crate) mod control;
 mod error;
+mod gang;
 pub(crate) mod gate;
 pub mod limits;
 pub(crate) mod listing;

@@ -26,7 +26,8 @@ struct Client {
 impl Client {
     fn of(world: World) -> Self {
         let mut client = Self { world, session: 0, seq: 0 };
-        let open = Call { command: wire::json(&Command::OpenSession { name: "x".into(), here: false }), ..Call::default() };
+        let open =
+            Call { command: wire::json(&Command::OpenSession { name: "x".into(), here: false }), ..Call::default() };
         let Outcome::Reply(reply) = client.act(action::CALL, &open) else { panic!("a session") };
         let Ok(Reply::Session(SessionId(session))) = wire::parse("reply", &reply) else { panic!("a session") };
         client.session = session;

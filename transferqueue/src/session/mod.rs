@@ -2,6 +2,7 @@
 //!
 //! Written against [`Link`] and [`Transport`] alone, so that a worker does not see whether the store is in its process.
 
+mod gang;
 mod lease;
 mod pinned;
 pub(crate) mod reading;
@@ -14,7 +15,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{lease::Lease, pinned::Pinned};
+pub use self::{
+    gang::{Addend, Gang},
+    lease::Lease,
+    pinned::Pinned,
+};
 use crate::{
     batch::Batch,
     catalog::{

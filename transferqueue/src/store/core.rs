@@ -247,6 +247,12 @@ impl Shared {
         if let (Sender::Wire { caller: Some((session, _)), .. }, false) = (sender, matches!(reply, Reply::NotYet(_))) {
             core.held.named(session, &request.command);
         }
+        for event in record.iter().flat_map(|record| &record.events) {
+            if let Event::GangEnded { task, .. } = event {
+                self.meetings.forget(*task);
+                self.waiters.wake_gangs();
+            }
+        }
         let stopped = core.stopped.clone();
         let waits_for_disk = record.filter(|_| core.durability == Durability::Host).map(|record| record.seq);
         drop(core);

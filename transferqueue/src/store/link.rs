@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use event_listener::Listener;
 
-use super::{Store, asking::Asked, core::Sender};
+use super::{Store, asking::Asked, core::Sender, gang::Met};
 use crate::{
     catalog::{
         Newest, Refusal,
@@ -12,6 +12,7 @@ use crate::{
         definition::{Definition, Partition},
     },
     error::Error,
+    gang::{Brought, Values},
     ids::{ModelId, PartitionId, Rows, SessionId, TaskId},
     link::Link,
 };
@@ -83,6 +84,23 @@ impl Link for Store {
             Reply::ClaimedAny { task, claimed } => Ok(Some((task, claimed))),
             Reply::Ended => Ok(None),
             other => Err(Error::Protocol { command: "claim", found: format!("{other:?}") }),
+        }
+    }
+
+    fn meet(
+        &self,
+        session: SessionId,
+        task: TaskId,
+        brought: &mut Brought,
+        deadline: Instant,
+    ) -> Result<Arc<Vec<Values>>, Error> {
+        loop {
+            let late = Instant::now() >= deadline;
+            match self.come(session, task, brought)? {
+                Met::All(outcome) => return Ok(outcome),
+                Met::Later(wait, _) if late => return Err(Error::Deadline(Box::new(wait))),
+                Met::Later(_, listener) => drop(listener.wait_deadline(deadline)),
+            }
         }
     }
 

@@ -9,8 +9,10 @@ pub(crate) mod asking;
 pub(crate) mod clock;
 pub(crate) mod core;
 mod flusher;
+pub(crate) mod gang;
 pub(crate) mod held;
 mod link;
+pub(crate) mod meeting;
 mod options;
 mod publication;
 mod recover;
@@ -32,6 +34,7 @@ use self::{
     clock::Clock,
     core::{Core, Sender},
     flusher::Flusher,
+    meeting::Meetings,
     ticker::Ticker,
     waiters::Waiters,
 };
@@ -73,6 +76,7 @@ struct Shared {
     transport: Arc<dyn Transport>,
     waiters: Waiters,
     flusher: Flusher,
+    meetings: Meetings,
     clock: Clock,
 }
 
@@ -136,14 +140,14 @@ impl Store {
     fn open(core: Core, unit: Unit, clock: Clock) -> Self {
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
-        let waiters = Waiters::default();
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             definition,
             unit,
             transport,
-            waiters,
+            waiters: Waiters::default(),
             flusher: Flusher::default(),
+            meetings: Meetings::default(),
             clock,
         });
         Self { shared, _ticker: None }

@@ -14,6 +14,8 @@ pub(super) struct Waiters {
     events: Mutex<HashMap<Wake, Arc<Event>>>,
     /// Woken together with the waiters of any task: a worker that serves several waits here.
     tasks: Event,
+    /// Ranks that have come to a round of their gang.
+    gangs: Event,
 }
 
 impl Waiters {
@@ -56,6 +58,16 @@ impl Waiters {
         }
     }
 
+    /// Registers a rank that has come to a round.
+    pub(super) fn listen_gangs(&self) -> EventListener {
+        self.gangs.listen()
+    }
+
+    /// Wakes every rank that waits in a round.
+    pub(super) fn wake_gangs(&self) {
+        self.gangs.notify(usize::MAX);
+    }
+
     /// Wakes everyone.
     pub(super) fn wake_all(&self) {
         let events = self.events.lock().expect("invariant: nothing panics under this lock");
@@ -63,5 +75,6 @@ impl Waiters {
             event.notify(usize::MAX);
         }
         self.tasks.notify(usize::MAX);
+        self.wake_gangs();
     }
 }

@@ -4,9 +4,10 @@ use bytes::Bytes;
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Answer, Cells, Outcome, Placed, Pointer, Run, Spot, Ticket};
+use super::{Answer, Cells, Outcome, Placed, Pointer, Run, Spot, Ticket, Vector};
 use crate::{
     catalog::command::{BatchRef, CellRun, ColumnRef, Sizes},
+    gang::Values,
     ids::{ChunkId, ColumnId, PartitionId, Rows},
 };
 
@@ -73,6 +74,36 @@ impl From<&BatchRef> for Ticket {
     fn from(batch: &BatchRef) -> Self {
         let columns = batch.columns.iter().map(Pointer::from).collect();
         Self { incarnation: batch.incarnation, columns, rows: batch.rows.len() }
+    }
+}
+
+impl From<&Values> for Vector {
+    fn from(values: &Values) -> Self {
+        // Little-endian, as everything here: `transferqueue` builds for no other host.
+        let (dtype, data) = match values {
+            Values::Bytes(bytes) => (0, Bytes::copy_from_slice(bytes)),
+            Values::F32(values) => (1, Bytes::copy_from_slice(bytemuck::cast_slice(values))),
+            Values::F64(values) => (2, Bytes::copy_from_slice(bytemuck::cast_slice(values))),
+        };
+        Self { dtype, data }
+    }
+}
+
+impl TryFrom<Vector> for Values {
+    type Error = String;
+
+    fn try_from(vector: Vector) -> Result<Self, String> {
+        let bytes = vector.data;
+        let whole = |width: usize| match bytes.len() % width {
+            0 => Ok(()),
+            _ => Err(format!("a vector of {} bytes, elements have {width}", bytes.len())),
+        };
+        match vector.dtype {
+            0 => Ok(Self::Bytes(bytes.to_vec())),
+            1 => whole(4).map(|()| Self::F32(bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())),
+            2 => whole(8).map(|()| Self::F64(bytes.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect())),
+            other => Err(format!("a vector of type {other}; known are 0 (bytes), 1 (f32), 2 (f64)")),
+        }
     }
 }
 

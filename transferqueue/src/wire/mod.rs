@@ -60,10 +60,12 @@ pub mod action {
     pub const STOP: &str = "tq.stop";
     /// JSON of an inspection request → JSON of its reply.
     pub const INSPECT: &str = "tq.inspect";
+    /// [`Meet`](super::Meet) → [`Met`](super::Met), or *later*: some rank has not come within `wait_ms`.
+    pub const MEET: &str = "tq.meet";
     /// A message between the program's own processes; the store carries it and does not look inside.
     pub const PROGRAM: &str = "tq.program";
     /// All of them, with what they do, for `ListActions`.
-    pub const ALL: [(&str, &str); 11] = [
+    pub const ALL: [(&str, &str); 12] = [
         (HANDSHAKE, "protocol, incarnation, features"),
         (CALL, "a numbered command of a session"),
         (RESOLVE, "a pointer to rows and columns"),
@@ -74,6 +76,7 @@ pub mod action {
         (DEFINITION, "what the run declared"),
         (STOP, "stop the run for everyone"),
         (INSPECT, "status, tasks, columns, ledger, partitions, sessions, versions, peek"),
+        (MEET, "a round of a gang: sums of vectors, messages of each rank"),
         (PROGRAM, "a message between the program's own processes"),
     ];
 }
@@ -213,6 +216,51 @@ pub struct Resolved {
     /// JSON of one entry a row.
     #[prost(bytes = "bytes", tag = "2")]
     pub heads: Bytes,
+}
+
+/// A rank comes to a round of its gang. Sent again it does nothing twice.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Meet {
+    /// Whose rank.
+    #[prost(uint64, tag = "1")]
+    pub session: u64,
+    /// Of which task.
+    #[prost(uint32, tag = "2")]
+    pub task: u32,
+    /// Which life of the gang.
+    #[prost(uint64, tag = "3")]
+    pub epoch: u64,
+    /// Which round of it, from 1.
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+    /// Whether vectors are added up; otherwise every rank hears what each has brought.
+    #[prost(bool, tag = "5")]
+    pub sum: bool,
+    /// What it brings.
+    #[prost(message, optional, tag = "6")]
+    pub values: Option<Vector>,
+    /// How long to wait for the others, in milliseconds.
+    #[prost(uint64, tag = "7")]
+    pub wait_ms: u64,
+}
+
+/// A vector of one type, or a message.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Vector {
+    /// 0: plain bytes; 1: f32; 2: f64; both little-endian.
+    #[prost(uint32, tag = "1")]
+    pub dtype: u32,
+    /// Its elements.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub data: Bytes,
+}
+
+/// What came of a round: one sum, or what each rank brought, in the order of ranks.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Met {
+    /// It.
+    #[prost(message, repeated, tag = "1")]
+    pub values: Vec<Vector>,
 }
 
 /// A ticket: columns of the same rows, by pointer. Identity, not permission.

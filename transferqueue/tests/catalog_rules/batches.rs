@@ -69,7 +69,7 @@ fn in_completion_order_the_first_complete_are_cut_and_sorted_within_the_batch() 
     assert_eq!(cuts(&world), [(0, 0, vec![1, 3], false)]);
     let claimed = world.claimed(s, "actor", 1);
     assert_eq!(claimed.heads.iter().map(|head| head.ordinal).collect::<Vec<_>>(), [1, 3]);
-    assert_eq!(claimed.cut, Some(CutRef { cycle: 0, index: 0, sizes: vec![2], last: false }));
+    assert_eq!(claimed.cut, Some(CutRef { cycle: 0, index: 0, sizes: vec![2], last: false, share: None }));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_task_per_cycle_gets_all_batches_in_order_with_their_sizes() {
     complete(&mut world, s, &[3]);
     let claimed = world.claimed(s, "actor", 1);
     assert_eq!(claimed.batch.rows.to_string(), "0-7");
-    assert_eq!(claimed.cut, Some(CutRef { cycle: 0, index: 0, sizes: vec![4, 4], last: true }));
+    assert_eq!(claimed.cut, Some(CutRef { cycle: 0, index: 0, sizes: vec![4, 4], last: true, share: None }));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod catalog_support;
 mod claims;
 mod definitions;
 mod explanations;
+mod gangs;
 mod leases;
 mod lifecycle;
 mod publications;

@@ -60,6 +60,11 @@ pub fn random(random: &mut Random) -> Plan {
         task.on_poison = if random.chance(85) { Poison::Drop } else { Poison::Stop };
         task.sampling = *random.pick(&[Sampling::Sequential, Sampling::Shuffled, Sampling::Balanced]);
     }
+    if random.chance(40) {
+        let lengths = if random.chance(50) { vec!["prompt".to_owned(), "responses".to_owned()] } else { vec![] };
+        let actor = definition.tasks.iter_mut().find(|task| task.name == "actor").expect("GRPO has one");
+        actor.gang = Some(Gang { ranks: random.range(1, 3) as u32, lengths });
+    }
     if random.chance(30) {
         definition.partitions[0].birth = Birth::Put { capacity: Some(random.range(1, 2 * b)) };
     }

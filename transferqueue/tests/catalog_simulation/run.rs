@@ -54,10 +54,12 @@ impl Simulation {
             let trains = task.trains.as_ref().map(|trains| {
                 plan.definition.models.iter().position(|model| model.name == trains.model).unwrap() as u16
             });
-            let count = if trains.is_some() { 1 } else { random.range(1, 2) };
+            let ranks = task.gang.as_ref().map_or(1, |gang| u64::from(gang.ranks));
+            let count = if trains.is_some() { ranks } else { random.range(1, 2) };
             for i in 0..count {
                 let session = world.session(&format!("{}-{i}", task.name));
-                workers.push(Worker::new(&format!("{}-{i}", task.name), session, vec![id], trains));
+                let rank = task.gang.as_ref().map(|_| i as u32);
+                workers.push(Worker { rank, ..Worker::new(&format!("{}-{i}", task.name), session, vec![id], trains) });
             }
         }
         let put_val = plan.definition.partitions.iter().all(|p| p.name != "val_prompts");
@@ -97,8 +99,10 @@ impl Simulation {
             }
             match self.workers[i].step(&mut self.world, &mut self.random, &self.plan) {
                 Step::Went => {}
-                Step::Published { model, cycle, memory } => {
+                Step::Published { model, cycle, mut memory } => {
                     if cycle.is_some() {
+                        let others = self.workers.iter_mut().filter(|worker| worker.trains == Some(model));
+                        others.for_each(|rank| memory.append(&mut rank.memory));
                         self.parts.insert(model, memory);
                     }
                 }

@@ -34,6 +34,9 @@ pub struct Worker {
     pub tasks: Vec<TaskId>,
     /// Position of the model whose weights it publishes.
     pub trains: Option<u16>,
+    /// Which rank of its task's gang it is.
+    pub rank: Option<u32>,
+    pub joined: bool,
     pub doing: Doing,
     /// Rows whose gradients are in its memory and not published.
     pub memory: BTreeSet<RowId>,
@@ -64,6 +67,8 @@ impl Worker {
             session,
             tasks,
             trains,
+            rank: None,
+            joined: false,
             doing: Doing::Nothing,
             memory: BTreeSet::new(),
             ended: BTreeSet::new(),
@@ -81,7 +86,13 @@ impl Worker {
         self.chunks.clear();
         self.ended.clear();
         self.pinned = None;
+        self.joined = false;
         self.dead = false;
+    }
+
+    /// Whether it is the one that offers for its task.
+    fn publishes(&self) -> bool {
+        self.rank.is_none_or(|rank| rank == 0)
     }
 
     pub fn finished(&self) -> bool {
@@ -115,6 +126,11 @@ impl Worker {
                 self.doing = Doing::Nothing;
                 Step::Went
             }
+            Err(Refusal::GangEnded { .. }) => {
+                drop(world.call(self.session, Command::CloseSession));
+                self.reborn(world);
+                Step::Went
+            }
             Err(Refusal::Poisoned { .. }) => Step::Stopped,
             Err(other) => panic!("{}: {other}", self.name),
         }
@@ -133,7 +149,7 @@ impl Worker {
     }
 
     fn begin(&mut self, world: &mut World, random: &mut Random) -> Result<Step, Refusal> {
-        if let Some(model) = self.trains
+        if let Some(model) = self.trains.filter(|_| self.publishes())
             && let newest = world.catalog.state().newest(transferqueue::ModelId(model)).unwrap()
             && newest.version.is_none()
             && !newest.offered
@@ -146,9 +162,23 @@ impl Worker {
             return Ok(Step::Went);
         }
         let task = *random.pick(&open);
+        if let Some(rank) = self.rank.filter(|_| !self.joined) {
+            match self.call(world, random, Command::Join { task, rank }) {
+                Ok(_) => self.joined = true,
+                // Its former life is not lost yet.
+                Err(Refusal::Gang { found, .. }) => assert!(found.contains("is held by session"), "{found}"),
+                Err(other) => return Err(other),
+            }
+            return Ok(Step::Went);
+        }
         let limit = random.range(1, 5);
         match self.call(world, random, Command::Claim { task, limit })? {
             Reply::Claimed(claimed) if claimed.batch.rows.is_empty() => {
+                let cut = claimed.cut.as_ref().unwrap();
+                assert!(cut.last || cut.share.is_some(), "an empty lease asks for an offer");
+                if !(cut.last && self.publishes()) {
+                    return Ok(Step::Went);
+                }
                 let cycle = claimed.cut.as_ref().map(|cut| cut.cycle);
                 self.doing = Doing::Offering { cycle, weights: None, filled: false, closed: false };
             }
@@ -229,8 +259,12 @@ impl Worker {
         }
         self.doing = if !left.is_empty() {
             Doing::Holding { task, claimed, left, progress }
-        } else if def.trains.is_some() && claimed.cut.as_ref().is_some_and(|cut| cut.last) && random.chance(80) {
-            // Otherwise it claims on, and is told by a lease without rows.
+        } else if def.trains.is_some()
+            && claimed.cut.as_ref().is_some_and(|cut| cut.last)
+            && self.publishes()
+            && (self.rank.is_some() || random.chance(80))
+        {
+            // Otherwise it claims on, and is told by a lease without rows; a gang is told once.
             let cycle = claimed.cut.as_ref().map(|cut| cut.cycle);
             Doing::Offering { cycle, weights: None, filled: false, closed: false }
         } else {
@@ -350,6 +384,11 @@ impl Worker {
     ) -> Result<Step, Refusal> {
         let offer = Command::Offer { model: transferqueue::ModelId(model), cycle, weights, state: None };
         let reply = self.call(world, random, offer);
+        if let (Err(Refusal::Offer { .. }), Some(_), Some(_)) = (&reply, cycle, self.rank) {
+            // Another rank has not committed yet.
+            self.doing = Doing::Offering { cycle, weights, filled: true, closed: true };
+            return Ok(Step::Went);
+        }
         if let (Err(Refusal::Offer { .. }), Some(_)) = (&reply, cycle) {
             // It gave rows of the cycle back, and has to claim them again first.
             if let Some(weights) = weights {

@@ -6,6 +6,7 @@
 
 mod encrypted;
 mod faults;
+mod gangs;
 mod garbage;
 mod gates;
 #[path = "../wire_support/office.rs"]

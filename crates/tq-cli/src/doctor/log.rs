@@ -80,9 +80,10 @@ impl Story {
                     continue;
                 }
                 Event::SessionSeen { .. } | Event::SessionOpened { .. } | Event::LeaseRenewed { .. } => continue,
-                Event::Leased { task, .. } | Event::RowsCommitted { task, .. } | Event::RowsReturned { task, .. } => {
-                    Some(*task)
-                }
+                Event::Leased { task, .. }
+                | Event::SharesCut { task, .. }
+                | Event::RowsCommitted { task, .. }
+                | Event::RowsReturned { task, .. } => Some(*task),
                 _ => None,
             };
             self.activity.last = record.at.0;

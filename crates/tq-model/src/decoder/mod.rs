@@ -224,8 +224,8 @@ pub(crate) fn check_names(specs: &[ParameterSpec], weights: &NamedTensors) -> Re
                 spec.shape
             )));
         }
-        if !matches!(tensor.dtype(), DType::F32 | DType::Bf16) {
-            return Err(Error::Weights(format!("{} is {}, expected f32 or bf16", spec.name, tensor.dtype())));
+        if !matches!(tensor.dtype(), DType::F32 | DType::Bf16 | DType::F64) {
+            return Err(Error::Weights(format!("{} is {}, expected f32, bf16 or f64", spec.name, tensor.dtype())));
         }
     }
     Ok(())

@@ -8,9 +8,9 @@ use crate::{Error, Result, cuda};
 /// Where weights lie and in which type they are kept and computed with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placement {
-    /// The type parameters are kept in. Training needs f32.
+    /// The type parameters are kept in. Training needs f32, or f64 where its rounding is to be told from its method.
     pub storage: DType,
-    /// The type of products and activations. Norm statistics, softmax and the value head are f32 whatever this says.
+    /// The type of products and activations. Norm statistics, softmax and the value head are f32, or f64 if this is.
     pub compute: DType,
     /// The device.
     pub device: Device,
@@ -29,8 +29,10 @@ impl Placement {
 
     pub(super) fn check(self) -> Result<()> {
         for (role, dtype) in [("storage", self.storage), ("compute", self.compute)] {
-            if !matches!(dtype, DType::F32 | DType::Bf16) {
-                return Err(Error::Config(format!("{role} dtype {dtype} is not for weights; expected f32 or bf16")));
+            if !matches!(dtype, DType::F32 | DType::Bf16 | DType::F64) {
+                return Err(Error::Config(format!(
+                    "{role} dtype {dtype} is not for weights; expected f32, bf16 or f64"
+                )));
             }
         }
         if let Device::Cuda(index) = self.device {

@@ -1,6 +1,6 @@
 //! The [`Generator`] on libtorch.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::cache::Cache;
 use super::sample::{Scratch, draw};
@@ -147,7 +147,7 @@ impl TorchGenerator {
 
     /// Draws a token for each row from slot `first` on; row i's hidden state is `hidden[i]`.
     fn draw(&mut self, hidden: &Tensor, first: usize) -> Result<()> {
-        let logits = score::logits(&self.decoder, hidden)?.f_contiguous()?;
+        let logits = score::logits(&self.decoder, hidden)?.f_to_kind(Kind::Float)?.f_contiguous()?;
         self.logits.resize(logits.numel(), 0.0);
         logits.f_copy_data(&mut self.logits, logits.numel())?;
         let vocab = self.decoder.config().vocab_size as usize;

@@ -5,7 +5,7 @@
 
 mod stats;
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use crate::batch::{Layout, MIN_ROWS, PackedBatch};
 use crate::decoder::Decoder;
@@ -56,7 +56,7 @@ impl Outputs {
                 continue;
             };
             let gradient = Tensor::f_from_slice(&values[from..from + count])?.f_to(output.device())?;
-            let part = output.f_narrow(0, 0, count as i64)?.f_mul(&gradient)?.f_sum(Kind::Float)?;
+            let part = output.f_narrow(0, 0, count as i64)?.f_mul(&gradient)?.f_sum(output.kind())?;
             sum = Some(match sum {
                 Some(sum) => sum.f_add(&part)?,
                 None => part,
@@ -75,18 +75,19 @@ fn outputs(decoder: &Decoder, hidden: &Tensor, targets: &Tensor, want: &Want) ->
     if want.temperature != 1.0 {
         scaled = scaled.f_div_scalar(want.temperature)?;
     }
-    let log_probs = scaled.f_log_softmax(-1, Kind::Float)?;
+    let kind = scaled.kind();
+    let log_probs = scaled.f_log_softmax(-1, kind)?;
     let mut outputs = Outputs::default();
     if want.entropy || want.sum_pi_squared {
         // A second softmax, not exp of the first: libtorch's exp has other last bits at the end of a buffer, its softmax runs row by row.
-        let probs = scaled.f_softmax(-1, Kind::Float)?;
+        let probs = scaled.f_softmax(-1, kind)?;
         if want.entropy {
             outputs.entropy =
-                Some(probs.f_mul(&log_probs)?.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?.f_neg()?);
+                Some(probs.f_mul(&log_probs)?.f_sum_dim_intlist([-1i64].as_slice(), false, kind)?.f_neg()?);
         }
         if want.sum_pi_squared {
             outputs.sum_pi_squared =
-                Some(probs.f_detach()?.f_square()?.f_sum_dim_intlist([-1i64].as_slice(), false, Kind::Float)?);
+                Some(probs.f_detach()?.f_square()?.f_sum_dim_intlist([-1i64].as_slice(), false, kind)?);
         }
     }
     if want.log_probs {
@@ -95,12 +96,12 @@ fn outputs(decoder: &Decoder, hidden: &Tensor, targets: &Tensor, want: &Want) ->
     Ok(outputs)
 }
 
-/// Logits [rows, vocab] in f32.
+/// Logits [rows, vocab] in f32 (f64 for a model in f64).
 pub(crate) fn logits(decoder: &Decoder, hidden: &Tensor) -> Result<Tensor> {
     let weight = decoder.projection();
     let weight =
         if weight.kind() == hidden.kind() { weight.shallow_clone() } else { weight.f_to_kind(hidden.kind())? };
-    Ok(hidden.f_linear(&weight, None::<&Tensor>)?.f_to_kind(Kind::Float)?)
+    Ok(hidden.f_linear(&weight, None::<&Tensor>)?.f_to_kind(tensor::statistics(hidden.kind()))?)
 }
 
 impl Decoder {
@@ -123,12 +124,13 @@ impl Decoder {
     }
 }
 
-/// Values [rows] in f32.
+/// Values [rows] in f32 (f64 for a model in f64).
 fn values(decoder: &Decoder, hidden: &Tensor) -> Result<Tensor> {
     // A product with a single output column runs another kernel, whose bits depend on the row; with fifteen idle columns it does not.
+    let kind = tensor::statistics(hidden.kind());
     let weight =
-        decoder.projection().f_to_kind(Kind::Float)?.f_constant_pad_nd([0i64, 0, 0, MIN_ROWS as i64 - 1].as_slice())?;
-    Ok(hidden.f_to_kind(Kind::Float)?.f_linear(&weight, None::<&Tensor>)?.f_select(1, 0)?)
+        decoder.projection().f_to_kind(kind)?.f_constant_pad_nd([0i64, 0, 0, MIN_ROWS as i64 - 1].as_slice())?;
+    Ok(hidden.f_to_kind(kind)?.f_linear(&weight, None::<&Tensor>)?.f_select(1, 0)?)
 }
 
 /// Scored tokens in slices: (first, count, indices of their hidden states filled to at least 16, their targets filled likewise).
@@ -204,7 +206,7 @@ pub(crate) fn differentiate(
     }
     let gradient = leaf.f_grad()?;
     if gradient.defined() {
-        hidden.f_mul(&gradient)?.f_sum(Kind::Float)?.f_backward()?;
+        hidden.f_mul(&gradient)?.f_sum(tensor::statistics(hidden.kind()))?.f_backward()?;
     }
     Ok(stats)
 }

@@ -1,6 +1,6 @@
 //! AdamW (Loshchilov, Hutter: "Decoupled weight decay regularization", 2019) with PyTorch's order of operations, so that its numbers agree.
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::{StepReport, TrainOptions};
 use crate::tensor;
@@ -81,13 +81,19 @@ impl AdamW {
         Ok(())
     }
 
+    /// Of the moments: that of the parameters.
+    fn dtype(&self) -> DType {
+        let double = self.first.first().is_some_and(|moment| moment.kind() == Kind::Double);
+        if double { DType::F64 } else { DType::F32 }
+    }
+
     pub(crate) fn save(&self, specs: &[ParameterSpec]) -> Result<NamedTensors> {
         let mut state = NamedTensors::new();
         state.insert(SCHEDULED, NamedTensor::from_i64(self.scheduled as i64))?;
         state.insert(APPLIED, NamedTensor::from_i64(self.applied as i64))?;
         for (prefix, moments) in [(FIRST, &self.first), (SECOND, &self.second)] {
             for (spec, moment) in specs.iter().zip(moments) {
-                state.insert(format!("{prefix}{}", spec.name), tensor::export(moment, DType::F32)?)?;
+                state.insert(format!("{prefix}{}", spec.name), tensor::export(moment, self.dtype())?)?;
             }
         }
         Ok(state)
@@ -111,11 +117,12 @@ impl AdamW {
             for spec in specs {
                 let name = format!("{prefix}{}", spec.name);
                 let moment = state.require(&name)?;
-                if moment.dtype() != DType::F32 || moment.shape() != spec.shape {
+                if moment.dtype() != self.dtype() || moment.shape() != spec.shape {
                     return Err(Error::Training(format!(
-                        "{name} is {} {:?}, expected f32 {:?}",
+                        "{name} is {} {:?}, expected {} {:?}",
                         moment.dtype(),
                         moment.shape(),
+                        self.dtype(),
                         spec.shape
                     )));
                 }

@@ -1,9 +1,12 @@
 //! Optimizer, clipping and learning rates, with state that can be saved and restored bit for bit.
 
 mod adamw;
+mod flat;
 mod schedule;
 
 pub(crate) use adamw::AdamW;
+pub use flat::Flat;
+pub(crate) use flat::{flatten, unflatten};
 pub use schedule::{LrSchedule, LrShape};
 
 use crate::{Error, Result};

@@ -21,7 +21,7 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Tensors share their shard's memory; nothing is copied after the file is read.
 ///
 /// # Errors
-/// No weights are found, a file cannot be read or is damaged, or a tensor has a type other than f32 and bf16.
+/// No weights are found, a file cannot be read or is damaged, or a tensor has a type other than f32, bf16 and f64.
 pub fn read_folder(folder: impl AsRef<Path>) -> Result<NamedTensors> {
     let folder = folder.as_ref();
     let mut found = BTreeMap::new();
@@ -84,8 +84,12 @@ fn read_file(path: &Path) -> Result<BTreeMap<String, NamedTensor>> {
         let dtype = match view.dtype() {
             safetensors::Dtype::F32 => DType::F32,
             safetensors::Dtype::BF16 => DType::Bf16,
+            safetensors::Dtype::F64 => DType::F64,
             other => {
-                return Err(Error::Weights(format!("{name} in {} is {other:?}; expected F32 or BF16", path.display())));
+                return Err(Error::Weights(format!(
+                    "{name} in {} is {other:?}; expected F32, BF16 or F64",
+                    path.display()
+                )));
             }
         };
         let shape: Vec<i64> = view.shape().iter().map(|&dim| dim as i64).collect();
@@ -153,9 +157,10 @@ fn encode(tensors: &Shard<'_>) -> Result<Vec<u8>> {
         let dtype = match tensor.dtype() {
             DType::F32 => safetensors::Dtype::F32,
             DType::Bf16 => safetensors::Dtype::BF16,
+            DType::F64 => safetensors::Dtype::F64,
             other => {
                 return Err(Error::Weights(format!(
-                    "{name} is {other}; only f32 and bf16 weights go into a model folder"
+                    "{name} is {other}; only f32, bf16 and f64 weights go into a model folder"
                 )));
             }
         };

@@ -13,7 +13,7 @@ pub enum DType {
     F32,
     /// The upper half of a 32-bit float.
     Bf16,
-    /// 64-bit float (schedule state only; no weights).
+    /// 64-bit float.
     F64,
     /// 64-bit signed integer (counters only; no weights).
     I64,

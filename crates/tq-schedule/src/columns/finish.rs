@@ -80,6 +80,8 @@ impl<'a> Binder<'a> {
                         mini_batch: t.mini_batch,
                         epochs: t.epochs,
                         from_cycle: draft.from_cycle,
+                        ranks: draft.ranks,
+                        lengths: t.lengths.iter().filter_map(|port| reads[index].get(port).cloned()).collect(),
                     }),
                     attempts: draft.attempts,
                     on_failure: draft.on_failure,

@@ -10,6 +10,9 @@ use crate::planner::keys;
 use crate::port::{Per, Ports};
 use crate::scope::Scope;
 
+/// Most ranks of a stage: each is a thread or a process of its own.
+const MOST_RANKS: u64 = 1_024;
+
 /// Most attempts at a row.
 const MOST_ATTEMPTS: u64 = 1_000;
 
@@ -165,6 +168,15 @@ pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info:
     if stage.from_cycle.is_some() && info.training.is_none() {
         let refusal = scope.refuse(&join(key, "from_cycle"), "`from_cycle`", "a stage that trains");
         refusals.push(refusal.action("leave it out"));
+    }
+    if let Some(ranks) = stage.ranks {
+        let key = join(key, "ranks");
+        if info.training.is_none() {
+            let refusal = scope.refuse(&key, "`ranks`", "a stage that trains");
+            refusals.push(refusal.action("leave it out; `workers: {…: {count: N}}` gives other stages more workers"));
+        } else if !(1..=MOST_RANKS).contains(&ranks) {
+            refusals.push(scope.refuse(&key, format!("{ranks} ranks"), format!("from 1 to {MOST_RANKS}")));
+        }
     }
     if let Some(attempts) = stage.attempts.filter(|attempts| !(1..=MOST_ATTEMPTS).contains(attempts)) {
         let expected = format!("from 1 to {MOST_ATTEMPTS}");

@@ -113,6 +113,7 @@ impl StageCatalog for Builtin {
                 Ports::new(inputs, vec![])
                     .model("causal-lm")
                     .trains(mini, "actor_rollout_ref.actor.ppo_mini_batch_size", epochs)
+                    .sized_by(&["prompt", "responses"])
                     .configured_by(&[actor])
             }
             "value-update" => {

@@ -113,7 +113,7 @@ impl State {
     pub(super) fn rows_returned(&mut self, id: LeaseId, task: TaskId, rows: &Rows, lost: &Rows, why: &Returned) {
         self.let_go(id, rows, lost);
         let cursor = &mut self.cursors[task.0 as usize];
-        if *why != Returned::Released {
+        if !matches!(why, Returned::Released | Returned::GangEnded) {
             rows.iter().for_each(|row| *cursor.attempts.entry(row).or_insert(0) += 1);
         }
         let partition = cursor.partition;
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    fn end_if_empty(&mut self, id: LeaseId) {
+    pub(super) fn end_if_empty(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.get(&id).filter(|lease| lease.rows.is_empty() && lease.lost.is_empty()) else {
             return;
         };

@@ -2,6 +2,7 @@
 
 mod birth;
 mod cells;
+mod gang;
 mod leases;
 mod publish;
 mod scope;
@@ -30,6 +31,12 @@ pub fn apply(state: &mut State, event: &Event) {
         Event::RowsPut { partition, first, rows, cells } => state.rows_put(*partition, *first, rows, cells),
         Event::GroupsAdmitted { partition, groups, round } => state.groups_admitted(*partition, groups, *round),
         Event::Leased { lease, task, session, rows, at } => state.leased(*lease, *task, *session, rows, *at),
+        Event::GangJoined { task, rank, session } => state.gang_joined(*task, *rank, *session),
+        Event::SharesCut { task, cycle, index, last, shares, totals, at } => {
+            state.shares_cut(*task, (*cycle, *index, *last), shares, totals, *at);
+        }
+        Event::ShareTaken { task, rank } => state.share_taken(*task, *rank),
+        Event::GangEnded { task, why } => state.gang_ended(*task, why),
         Event::LeaseRenewed { lease, progress, at } => state.lease_renewed(*lease, *progress, *at),
         Event::CellsWritten { partition, cells, notes, .. } => {
             // Sealed cells give back what was reserved for them.

@@ -118,6 +118,8 @@ impl State {
             self.rows_returned(id, task, &rows, &lost, &super::super::event::Returned::Released);
         }
         (0..self.cursors.len() as u32).for_each(|task| self.untrain(TaskId(task)));
+        let gangs = self.cursors.iter_mut().filter_map(|cursor| cursor.gang.as_mut());
+        gangs.for_each(|gang| gang.end("the store was restored"));
         let sessions: Vec<SessionId> = self.sessions.keys().copied().collect();
         sessions.into_iter().for_each(|session| self.session_ended(session));
         let mut orphans = Bits::default();

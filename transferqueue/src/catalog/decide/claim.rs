@@ -15,7 +15,7 @@ use super::{
             table::Table,
         },
     },
-    Decision,
+    Decision, gang,
 };
 use crate::ids::{GroupId, LeaseId, Millis, RowId, Rows, SessionId, TaskId};
 
@@ -31,6 +31,12 @@ pub(super) fn claim(
         return Err(refusal);
     }
     let table = state.table_of(cursor);
+    if let Some(gang) = &cursor.gang {
+        return match table.closed && cursor.idle() {
+            true => Ok(Decision::nothing(Reply::Ended)),
+            false => gang::claim(state, id, gang, session, now),
+        };
+    }
     let found = match cursor.counted {
         Counted::Batches(tally) => batches(state, table, cursor, tally, session),
         _ if limit == 0 => {
@@ -76,6 +82,7 @@ pub(crate) fn servable(state: &State, id: TaskId) -> bool {
     match cursor.counted {
         Counted::Rows => !cursor.ready.is_empty(),
         Counted::Groups(_) => !cursor.ready_groups.is_empty(),
+        Counted::Batches(_) if cursor.gang.is_some() => gang::servable(state, cursor),
         Counted::Batches(tally) => {
             let session = trainer(state, cursor).unwrap_or_default();
             batches(state, state.table_of(cursor), cursor, tally, session).is_some()
@@ -142,7 +149,7 @@ fn ready_in(table: &Table, cursor: &Cursor, groups: &[GroupId]) -> Rows {
     found.flat_map(|group| group.rows()).filter(|row| cursor.ready.contains(row.0)).collect()
 }
 
-type Cut = (Rows, Option<CutRef>);
+pub(super) type Cut = (Rows, Option<CutRef>);
 
 /// The session that trains the current cycle, once it has begun.
 fn trainer(state: &State, cursor: &Cursor) -> Option<SessionId> {
@@ -155,6 +162,11 @@ fn batches(state: &State, table: &Table, cursor: &Cursor, tally: usize, session:
     if trainer(state, cursor).is_some_and(|trainer| trainer != session) {
         return None;
     }
+    next(state, table, cursor, tally)
+}
+
+/// What comes next, whoever asks.
+pub(super) fn next(state: &State, table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
     let found = match cursor.def.per {
         Grain::Mini => mini(table, cursor, tally),
         _ => cycle(state, table, cursor, tally),
@@ -169,7 +181,7 @@ fn mini(table: &Table, cursor: &Cursor, tally: usize) -> Option<Cut> {
         if seen.servable() {
             let rows = ready_in(table, cursor, &batch.groups);
             let sizes = vec![rows.len()];
-            return Some((rows, Some(CutRef { cycle, index, sizes, last: batch.last })));
+            return Some((rows, Some(CutRef { cycle, index, sizes, last: batch.last, share: None })));
         }
         if seen.leased < seen.left {
             return None;
@@ -197,7 +209,7 @@ fn cycle(state: &State, table: &Table, cursor: &Cursor, tally: usize) -> Option<
             here.runs().iter().for_each(|&(first, len)| rows.push_run(RowId(first), len));
         }
         if !rows.is_empty() && whole && !blocked {
-            return Some((rows, Some(CutRef { cycle, index, sizes, last: true })));
+            return Some((rows, Some(CutRef { cycle, index, sizes, last: true, share: None })));
         }
         if blocked || !whole && busy {
             return None;
@@ -216,6 +228,6 @@ fn nothing_left(state: &State, table: &Table, cursor: &Cursor, tally: usize) -> 
     if offered || batches.any(|(_, batch)| batch.tallies[tally].left > 0) {
         return None;
     }
-    let cut = CutRef { cycle: progress.cycle, index: progress.batches - 1, sizes: vec![0], last: true };
+    let cut = CutRef { cycle: progress.cycle, index: progress.batches - 1, sizes: vec![0], last: true, share: None };
     Some((Rows::default(), Some(cut)))
 }

@@ -1,6 +1,6 @@
 //! Sessions begin and end; leases are prolonged, given back, or run out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     super::{
@@ -81,8 +81,9 @@ pub(super) fn renew(
 pub(super) fn release(state: &State, id: LeaseId, rows: &Rows, caller: SessionId) -> Result<Decision, Refusal> {
     let lease = lease(state, id, caller)?;
     let (rows, lost) = split(id, lease, rows)?;
-    let returned = Event::RowsReturned { lease: id, task: lease.task, rows, lost, why: Returned::Released };
-    Ok(Decision::done(vec![returned]))
+    let mut ending = Ending::default();
+    ending.give_back(state, id, lease, rows, lost, Returned::Released);
+    Ok(Decision::done(ending.events(state)))
 }
 
 pub(super) fn fail(
@@ -130,6 +131,8 @@ struct Ending {
     sessions: Vec<Event>,
     /// Rows that failed too often.
     poison: Vec<(TaskId, RowId, String)>,
+    /// Gangs that lost a rank, and how.
+    gangs: BTreeMap<TaskId, String>,
 }
 
 impl Ending {
@@ -137,7 +140,7 @@ impl Ending {
         self.leases.push(id);
         let cursor = &state.cursors[lease.task.0 as usize];
         let error = match &why {
-            Returned::Released => None,
+            Returned::Released | Returned::GangEnded => None,
             Returned::Expired => Some("its lease expired"),
             Returned::SessionEnded => Some("the session that held it was lost"),
             Returned::Failed(error) => Some(error.as_str()),
@@ -148,7 +151,38 @@ impl Ending {
                 self.poison.push((lease.task, row, format!("{error} (attempt {})", tried(&row))));
             }
         }
+        if let Some(rank) = cursor.gang.as_ref().and_then(|gang| gang.rank_of(lease.session)) {
+            let how = error.unwrap_or("gave rows back").to_owned();
+            self.break_up(state, lease.task, rank, lease.session, &how);
+        }
         self.returns.push(Event::RowsReturned { lease: id, task: lease.task, rows, lost, why });
+    }
+
+    /// A gang ends with the first of its ranks.
+    fn break_up(&mut self, state: &State, task: TaskId, rank: u32, session: SessionId, how: &str) {
+        let worker = state.sessions.get(&session).map_or("?", |session| session.name.as_str());
+        self.gangs.entry(task).or_insert_with(|| format!("rank {rank} ({worker}): {how}"));
+    }
+
+    /// What the other ranks hold goes back with it.
+    fn disband(&mut self, state: &State) {
+        for task in self.gangs.keys().copied().collect::<Vec<_>>() {
+            for &id in &state.cursors[task.0 as usize].leases {
+                let lease = &state.leases[&id];
+                let (mut rows, mut lost) = (lease.rows.rows(), lease.lost.rows());
+                for event in &self.returns {
+                    if let Event::RowsReturned { lease, rows: gone, lost: forgotten, .. } = event
+                        && *lease == id
+                    {
+                        (rows, lost) = (rows.without(gone), lost.without(forgotten));
+                    }
+                }
+                if !rows.is_empty() || !lost.is_empty() {
+                    self.leases.push(id);
+                    self.returns.push(Event::RowsReturned { lease: id, task, rows, lost, why: Returned::GangEnded });
+                }
+            }
+        }
     }
 
     fn session(&mut self, state: &State, id: SessionId, lost: bool) {
@@ -157,14 +191,21 @@ impl Ending {
             let found = &state.leases[&lease];
             self.give_back(state, lease, found, found.rows.rows(), found.lost.rows(), why());
         }
+        for (task, cursor) in (0..).map(TaskId).zip(&state.cursors) {
+            if let Some(rank) = cursor.gang.as_ref().and_then(|gang| gang.rank_of(id)) {
+                self.break_up(state, task, rank, id, if lost { "its session was lost" } else { "it left" });
+            }
+        }
         for (&partition, _) in state.tables.iter().filter(|(_, table)| table.owner == Some(id)) {
             self.sessions.push(Event::PartitionDeleted { partition });
         }
         self.sessions.push(Event::SessionEnded { session: id, lost });
     }
 
-    fn events(self, state: &State) -> Vec<Event> {
+    fn events(mut self, state: &State) -> Vec<Event> {
+        self.disband(state);
         let mut events = self.returns;
+        events.extend(self.gangs.into_iter().map(|(task, why)| Event::GangEnded { task, why }));
         let mut stopped = state.poisoned.is_some();
         let mut dropped = BTreeSet::new();
         for (task, row, error) in self.poison {

@@ -6,6 +6,7 @@
 mod admission;
 mod claim;
 mod cut;
+mod gang;
 mod leases;
 mod outputs;
 mod partitions;
@@ -61,6 +62,7 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
         Command::Put { partition, rows, cells } => partitions::put(state, *partition, rows, cells),
         Command::Drop { partition, rows } => write::drop_outside(state, *partition, rows),
         Command::Claim { task, limit } => claim::claim(state, *task, *limit, session()?, now),
+        Command::Join { task, rank } => gang::join(state, *task, *rank, session()?),
         Command::ClaimAny { tasks, limit } => claim::any(state, tasks, *limit, session()?, now),
         Command::Renew { lease, progress } => leases::renew(state, *lease, *progress, session()?, now),
         Command::Write { lease, cells, notes } => write::write(state, *lease, cells, notes, session()?),

@@ -6,7 +6,7 @@ use super::{
         event::{Event, Published},
         explain,
         refusal::Refusal,
-        state::{State, cursor::Counted, cycle::Progress, models::Part},
+        state::{State, cursor::Counted, cycle::Progress, gang::seat, models::Part},
     },
     Decision,
 };
@@ -98,6 +98,17 @@ fn trained(
         return refuse(format!("no task trains `{name}` in cycle {cycle}"), hint);
     };
     let task = &trainer.def.name;
+    // First of all: whoever belongs to a gang that has ended begins again, whatever the cycle looks like by now.
+    if let Some(gang) = &trainer.gang {
+        let rank = caller.map(|session| seat(trainer, gang, session)).transpose()?;
+        if rank != Some(0) {
+            let found = match rank {
+                Some(rank) => format!("rank {rank} of task `{task}` offers cycle {cycle}"),
+                None => format!("cycle {cycle} of `{name}` is offered without a session"),
+            };
+            return refuse(found, "rank 0 offers for all ranks, which hold the same weights".into());
+        }
+    }
     if !progress.whole {
         let (cut, all) = (progress.cut, progress.plan.groups_per_cycle);
         return refuse(
@@ -112,7 +123,7 @@ fn trained(
             "commit or drop them first".into(),
         );
     }
-    if let Some(by) = trainer.trainers.iter().find(|session| Some(**session) != caller) {
+    if let Some(by) = trainer.trainers.iter().find(|session| trainer.gang.is_none() && Some(**session) != caller) {
         let worker = state.sessions.get(by).map_or("?", |session| session.name.as_str());
         return refuse(
             format!("cycle {cycle} of `{name}` was trained by session {by} ({worker}), another one offers it"),

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{bits::Bits, definition};
+use super::{
+    super::{bits::Bits, definition},
+    gang::Gang,
+};
 use crate::ids::{LeaseId, ModelId, PartitionId, RowId, SessionId};
 
 /// Which model a task trains.
@@ -37,6 +40,9 @@ pub(crate) struct Cursor {
     pub(crate) writes: u64,
     pub(crate) counted: Counted,
     pub(crate) training: Option<Training>,
+    /// The ranks that share its batches.
+    #[serde(default)]
+    pub(crate) gang: Option<Gang>,
     /// A claim returns rows of one admission version only.
     pub(crate) one_version: bool,
 

@@ -1,11 +1,12 @@
 //! The catalog's state: plain data, changed by events alone.
 //!
 //! [`State`] is what a snapshot holds. Its parts, each in a file of its own: [`table`] (a partition: rows, groups, cells,
-//! batches), [`cursor`] (a task), [`models`] (weight versions), [`cycle`] (the schedule's progress), and here sessions
+//! batches), [`cursor`] (a task), [`gang`] (its ranks), [`models`] (weight versions), [`cycle`] (the schedule's progress), and here sessions
 //! and leases. Numbers that follow from others (masks of columns and tasks) are resolved once, at creation.
 
 pub(crate) mod cursor;
 pub(crate) mod cycle;
+pub(crate) mod gang;
 pub(crate) mod models;
 pub(crate) mod pages;
 pub(crate) mod table;
