@@ -88,6 +88,24 @@ fn a_store_that_is_killed_comes_back_under_its_workers() {
 }
 
 #[test]
+fn ranks_begin_again_when_the_store_that_adds_up_their_gradients_is_killed() {
+    let (threads, apart) = (workplace(), workplace());
+    let ranks = "stages.actor.ranks=2";
+    threads.succeed("quickstart.yaml", &[STEPS, ranks]);
+    let run = start(&apart, &[APART, STEPS, ranks]);
+    until(|| (steps(&apart) > 1).then_some(()));
+    for wait in [300, 1_100, 500] {
+        std::thread::park_timeout(Duration::from_millis(wait));
+        let (killed, done) = (store_process(run.id()), steps(&apart));
+        signal("-9", killed);
+        until(|| (store_process(run.id()) != killed && steps(&apart) > done).then_some(()));
+    }
+    let (well, said) = end(run);
+    assert!(well, "{said}");
+    assert_same(&threads, &apart);
+}
+
+#[test]
 fn a_killed_run_whose_bytes_are_kept_goes_on_exactly_where_it_was() {
     let (threads, kept) = (workplace(), workplace());
     threads.succeed("quickstart.yaml", &[STEPS]);

@@ -1,6 +1,6 @@
 //! `make snapshot`: a snapshot of 1 GiB, restored into memory and into files, recovered; every byte is compared.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and this one tells figures")]
 
 use std::{
     fs,

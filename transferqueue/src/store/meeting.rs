@@ -61,6 +61,12 @@ impl Meetings {
         brought: &mut Brought,
     ) -> Result<Present, Refusal> {
         let mut gangs = self.lock();
+        // All ranks came to its first round; who comes to a later one and is not known brings it from another life of this
+        // process.
+        if brought.number > 1 && gangs.get(&task.0).is_none_or(|meeting| meeting.epoch < epoch) {
+            let why = format!("round {} of epoch {epoch} began before the store's process did", brought.number);
+            return Err(Refusal::GangEnded { task: task.1.to_owned(), why });
+        }
         let fresh = || Meeting { epoch, rounds: BTreeMap::new(), reached: vec![0; ranks as usize] };
         let meeting = gangs.entry(task.0).or_insert_with(fresh);
         match meeting.epoch.cmp(&epoch) {
@@ -134,5 +140,32 @@ impl Meetings {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TaskId, Meeting>> {
         self.gangs.lock().unwrap_or_else(|error| error.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn come(meetings: &Meetings, epoch: u64, rank: u32, number: u64) -> Result<Present, Refusal> {
+        let values = Some(Values::F32(vec![1.0]));
+        let mut brought = Brought { epoch, number, op: Op::Sum, values };
+        meetings.come((TaskId(0), "actor"), (epoch, rank, 2), &mut brought)
+    }
+
+    #[test]
+    fn ranks_of_a_store_that_was_killed_hear_that_their_rounds_are_gone() {
+        let before = Meetings::default();
+        assert!(come(&before, 3, 0, 1).unwrap().outcome.is_none());
+        assert!(come(&before, 3, 1, 1).unwrap().outcome.is_some());
+        // The next life: one rank has heard the sum and goes on, the other asks for it again.
+        let after = Meetings::default();
+        let Err(Refusal::GangEnded { why, .. }) = come(&after, 3, 0, 2) else { panic!("round 2 has no first") };
+        assert_eq!(why, "round 2 of epoch 3 began before the store's process did");
+        assert_eq!(come(&after, 3, 1, 1).unwrap().missing, [0]);
+        // Both begin again.
+        assert!(come(&after, 4, 0, 1).unwrap().outcome.is_none());
+        assert!(come(&after, 4, 1, 1).unwrap().outcome.is_some());
+        assert!(matches!(come(&after, 3, 1, 1), Err(Refusal::GangEnded { .. })));
     }
 }
