@@ -1,5 +1,6 @@
 //! `make faults`: a run whose processes are killed and stopped at random moments (workers, the store's process, the runner)
-//! ends; and every row of the surviving history was trained exactly once. TQ_FAULT_SEED and TQ_FAULT_KILLS choose.
+//! ends; and every row of the surviving history was trained exactly once. TQ_FAULT_SEED,
+//! TQ_FAULT_KILLS and TQ_FAULT_RANKS choose.
 
 use std::{
     collections::BTreeSet,
@@ -53,7 +54,8 @@ struct Harness {
 impl Harness {
     fn start(&mut self) -> Child {
         let attempts = ["sft", "rollout", "reward", "advantage", "actor"].map(|s| format!("stages.{s}.attempts=1000"));
-        let mut arguments = vec![APART, "schedule=one_step_off", &self.steps];
+        let ranks = format!("stages.actor.ranks={}", number("TQ_FAULT_RANKS", 1));
+        let mut arguments = vec![APART, "schedule=one_step_off", &self.steps, &ranks];
         arguments.extend(attempts.iter().map(String::as_str));
         if self.lives > 0 {
             arguments.push("--resume");
@@ -172,6 +174,34 @@ fn a_worker_that_is_stopped_for_good_delays_its_own_leases_alone() {
     std::io::Read::read_to_string(&mut run.stderr.take().expect("its standard error"), &mut said).expect("text");
     assert!(status.success(), "{said}");
     assert!(said.contains("does not end with the run, and is killed"), "{said}");
+    assert_eq!(place.trained("small").len(), 12 * 8 * GROUP);
+    place.assert_ledger_balances("small");
+}
+
+#[test]
+#[ignore = "a minute: make faults"]
+fn a_rank_that_is_stopped_takes_its_fellow_back_and_both_go_on_when_it_wakes() {
+    let place = Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"));
+    let mut command =
+        place.small("quickstart.yaml", &[APART, "stages.actor.ranks=2", "trainer.total_training_steps=12"]);
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("program under test");
+    let ranks =
+        || workers(run.id()).into_iter().filter(|(_, of)| of == "actor").map(|(pid, _)| pid).collect::<Vec<_>>();
+    let begun = Instant::now();
+    let audit = || fs::read_to_string(place.run_file("small", "audit.jsonl")).unwrap_or_default();
+    while audit().lines().count() < 8 * GROUP || ranks().len() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "two ranks, and a first step");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    let stopped = ranks()[1];
+    assert!(signal("STOP", stopped));
+    std::thread::park_timeout(LONG_STOP);
+    assert!(signal("CONT", stopped));
+    let status = run.wait().expect("its end");
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut run.stderr.take().expect("its standard error"), &mut said).expect("text");
+    assert!(status.success(), "{said}");
+    assert!(said.contains("lost a fellow rank and begins again") && said.contains("was taken for lost"), "{said}");
     assert_eq!(place.trained("small").len(), 12 * 8 * GROUP);
     place.assert_ledger_balances("small");
 }
