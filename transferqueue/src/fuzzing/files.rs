@@ -20,10 +20,10 @@ use crate::{
 };
 
 /// A folder of its own in memory where there is such a file system, gone when dropped.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let memory = PathBuf::from("/dev/shm");
         let base = if memory.is_dir() { memory } else { std::env::temp_dir() };

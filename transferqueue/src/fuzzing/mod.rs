@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a target says what it finds by panicking")]
 
+mod arena;
 mod files;
 mod frames;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use futures::{FutureExt, StreamExt, stream};
 use tonic::{metadata::MetadataValue, service::Interceptor};
 
 pub use self::{
+    arena::arena,
     files::{log, snapshot},
     texts::{inspect, messages},
     world::actions,
@@ -39,7 +41,7 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("messages", messages),
     ("actions", actions),
     ("tickets", tickets),
@@ -48,6 +50,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("log", log),
     ("snapshot", snapshot),
     ("inspect", inspect),
+    ("arena", arena),
 ];
 
 /// Messages sent for one ticket that are looked at.

@@ -28,7 +28,7 @@ use crate::{
 pub(super) type Seed = (&'static str, String, Vec<u8>);
 
 pub(super) fn all() -> Vec<Seed> {
-    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), inspect()].into_iter().flatten().collect()
+    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), inspect(), arena()].into_iter().flatten().collect()
 }
 
 fn named(target: &'static str, seeds: impl IntoIterator<Item = Vec<u8>>) -> Vec<Seed> {
@@ -236,6 +236,12 @@ fn log() -> Vec<Seed> {
 
 fn snapshot() -> Vec<Seed> {
     named("snapshot", (0..).zip(snapshot_files()).map(|(at, (_, bytes))| behind(at, bytes)))
+}
+
+fn arena() -> Vec<Seed> {
+    // Stored; let go; the next life; stored again.
+    let lives: Vec<u8> = (0..60_u8).flat_map(|step| [step.wrapping_mul(5), step, 7 * (step % 30)]).collect();
+    named("arena", super::arena::real().into_iter().chain([behind(1, lives)]))
 }
 
 fn inspect() -> Vec<Seed> {

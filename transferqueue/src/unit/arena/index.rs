@@ -27,7 +27,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// Bytes of all of it.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.offsets.next_multiple_of(super::segment::ALIGN as u64).saturating_add(self.values)
     }
 }
