@@ -89,7 +89,9 @@ impl Harness {
 #[ignore = "minutes: make faults"]
 fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let (seed, wanted) = (number("TQ_FAULT_SEED", 1), number("TQ_FAULT_KILLS", 200));
-    let steps = wanted.max(20) * 2;
+    // A rank takes all of its gang back with it: with more of them the run needs as much longer to get on between kills.
+    let ranks = number("TQ_FAULT_RANKS", 1);
+    let steps = wanted.max(20) * 2 * ranks;
     let place = Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"));
     let mut harness = Harness { place, steps: format!("trainer.total_training_steps={steps}"), lives: 0 };
     let mut dice = Dice(seed);
@@ -98,7 +100,7 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let mut most_descriptors = 0;
     let begun = Instant::now();
     while kills < wanted {
-        std::thread::park_timeout(Duration::from_millis(300 + dice.below(900)));
+        std::thread::park_timeout(Duration::from_millis((300 + dice.below(900)) * ranks));
         if let Some(status) = run.try_wait().expect("its status") {
             panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
         }
