@@ -129,8 +129,7 @@ fn kept(bytes: &[u8]) {
 fn stored(arena: &Arena, chunk: u64, column: &Column, array: &ArrayRef) -> Payload {
     let payload = arena.store(column, array).unwrap();
     let (partition, id) = (PartitionId(0), ColumnId(0));
-    let entry =
-        |place| Entry { partition, column: id, chunk: ChunkId(chunk), slot: 0, writer: None, place };
+    let entry = |place| Entry { partition, column: id, chunk: ChunkId(chunk), slot: 0, writer: None, place };
     payload.note(entry).unwrap();
     payload
 }

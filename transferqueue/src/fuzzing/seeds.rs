@@ -28,7 +28,10 @@ use crate::{
 pub(super) type Seed = (&'static str, String, Vec<u8>);
 
 pub(super) fn all() -> Vec<Seed> {
-    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), inspect(), arena()].into_iter().flatten().collect()
+    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), inspect(), arena()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn named(target: &'static str, seeds: impl IntoIterator<Item = Vec<u8>>) -> Vec<Seed> {

@@ -18,9 +18,9 @@ use crate::{
         wait::Wait,
     },
     error::Error,
-    ids::{ChunkId, SessionId},
+    ids::SessionId,
     log::Log,
-    unit::Unit,
+    unit::{Grant, Unit},
 };
 
 type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
@@ -35,8 +35,8 @@ pub(super) struct Core {
     pub(super) stopped: Option<String>,
     /// Cells that sessions of other processes have put and not named yet.
     pub(super) held: Held,
-    /// Chunks whose end is not on the disk yet, with the position of its event.
-    freed: VecDeque<(u64, ChunkId)>,
+    /// Holds on chunks whose end is not on the disk yet, with the position of its event.
+    freed: VecDeque<(u64, Grant)>,
     /// The newest call that was seen of each session of another process.
     newest: BTreeMap<SessionId, Newest>,
     /// What made the store unusable.
@@ -114,11 +114,14 @@ impl Core {
                 Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
                     cells.iter().for_each(|cell| unit.committed(cell.chunk));
                 }
-                // Not before the event is on the disk, where that is waited for.
-                Event::ChunksFreed { chunks, .. } if self.durability == Durability::Host => {
-                    self.freed.extend(chunks.iter().map(|chunk| (record.seq, *chunk)));
+                Event::ChunksFreed { chunks, .. } => {
+                    if self.durability == Durability::Host {
+                        // Their bytes do not go before the event is on the disk.
+                        let grants = chunks.iter().filter_map(|chunk| unit.grant(*chunk));
+                        self.freed.extend(grants.map(|grant| (record.seq, grant)));
+                    }
+                    chunks.iter().for_each(|chunk| unit.free(*chunk));
                 }
-                Event::ChunksFreed { chunks, .. } => chunks.iter().for_each(|chunk| unit.free(*chunk)),
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
                     self.held.end(*session);
@@ -287,12 +290,12 @@ impl Shared {
         if let Some(log) = log {
             log.sync()?;
         }
-        let freed: Vec<ChunkId> = {
+        let freed: Vec<(u64, Grant)> = {
             let mut core = self.lock()?;
             let ends = core.freed.partition_point(|(seq, _)| *seq < end);
-            core.freed.drain(..ends).map(|(_, chunk)| chunk).collect()
+            core.freed.drain(..ends).collect()
         };
-        freed.into_iter().for_each(|chunk| self.unit.free(chunk));
+        drop(freed);
         Ok(end)
     }
 }

@@ -49,6 +49,8 @@ struct State {
 
 impl Segment {
     pub(super) fn create(dir: &Path, number: u64, bytes: usize) -> Result<Arc<Self>, ArenaError> {
+        // Whole pages: an empty payload may begin at the very end, and that is on a boundary too.
+        let bytes = bytes.next_multiple_of(PAGE);
         let (data_path, index_path) = paths(dir, number);
         let fresh = |path: &Path| {
             let opened = OpenOptions::new().read(true).write(true).create_new(true).open(path);

@@ -113,6 +113,20 @@ fn freed_payloads_give_their_pages_back_and_an_empty_segment_goes() {
 }
 
 #[test]
+fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let arena = Arena::create(dir.path(), 64, 0).unwrap();
+    // 9,392 bytes: more than a segment, and no multiple of 64.
+    let (large, empty) = (keep(&arena, 1, &dense(), &numbers(0, 587)), keep(&arena, 2, &dense(), &numbers(0, 0)));
+    arena.close();
+    drop((large, empty, arena));
+    let (arena, found) = Arena::open(dir.path(), 64).unwrap();
+    assert_eq!(&found[0].cells(&dense()).unwrap(), &numbers(0, 587));
+    assert_eq!(&found[1].cells(&dense()).unwrap(), &numbers(0, 0));
+    arena.close();
+}
+
+#[test]
 fn what_nobody_wants_after_a_recovery_goes_and_the_rest_stays() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
