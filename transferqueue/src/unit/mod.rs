@@ -7,6 +7,8 @@
 //! view of its bytes), or a *write hold* (cells written, their event not yet decided). When the last lets go its
 //! memory goes. A chunk that no event ever named thus leaves with the hold of its writer.
 //!
+//! Where bytes are to outlive the process, each write is copied once into an arena (shared-mapped files), and pieces are views of it.
+//!
 //! ```
 //! use transferqueue::{schema::{Column, Dtype, Kind}, unit::Unit, ColumnId, PartitionId};
 //! use std::sync::Arc;

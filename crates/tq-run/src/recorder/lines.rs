@@ -14,7 +14,7 @@ use tq_metrics::{
 };
 
 use super::Origin;
-use crate::{folder::PhaseFolder, settings::Logger};
+use crate::{folder::PhaseFolder, interrupt, settings::Logger};
 
 /// File beside a named state with the lines that were held back at that moment.
 const HELD: &str = "held_metrics.json";
@@ -92,10 +92,20 @@ impl Lines {
         self.flush()
     }
 
-    /// Writes what is held, complete or not.
+    /// Writes what is held, complete or not; unless the run was interrupted and goes on exactly from here.
     pub(super) fn close(&mut self) -> Result<()> {
+        if self.kept.is_some() && interrupt::requested() {
+            return Ok(());
+        }
         self.held.values_mut().for_each(|line| line.waits = false);
-        self.flush()
+        self.flush()?;
+        match self.kept.take() {
+            Some(folder) => fs::remove_file(folder.join(HELD)).or_else(|error| match error.kind() {
+                io::ErrorKind::NotFound => Ok(()),
+                _ => Err(error).with_context(|| format!("cannot delete `{}`", folder.join(HELD).display())),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Keeps the held lines beside a named state.
