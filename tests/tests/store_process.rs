@@ -88,7 +88,6 @@ fn a_store_that_is_killed_comes_back_under_its_workers() {
 }
 
 #[test]
-#[ignore = "fails in some runs: docs/known-gaps.md, ranks under a store that is killed"]
 fn ranks_begin_again_when_the_store_that_adds_up_their_gradients_is_killed() {
     let (threads, apart) = (workplace(), workplace());
     let ranks = "stages.actor.ranks=2";

@@ -182,6 +182,10 @@ impl State {
         for session in seated {
             holds(|| format!("session {session} holds a rank and has ended"), self.sessions.contains_key(session))?;
         }
+        for session in &gang.unseated {
+            let waits = self.sessions.contains_key(session) && gang.rank_of(*session).is_none();
+            holds(|| format!("session {session} is to hear of a gang's end, and has ended or joined again"), waits)?;
+        }
         for id in &cursor.leases {
             let session = self.leases[id].session;
             holds(|| format!("lease {id} is held by no rank"), gang.rank_of(session).is_some())?;

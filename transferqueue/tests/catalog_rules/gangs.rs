@@ -212,7 +212,11 @@ fn a_lost_rank_returns_every_share_and_undoes_what_all_did_in_the_cycle() {
     assert_eq!(run.ready(), (8, 0), "all rows of the cycle are there again");
     let rows = second.batch.rows.clone();
     let commit = Command::Commit { lease: second.lease, rows, cells: vec![], notes: vec![], drops: vec![] };
-    assert_eq!(run.world.call(run.ranks[0], commit).unwrap_err().advice(), Advice::BeginAgain);
+    assert!(matches!(run.world.call(run.ranks[0], commit), Err(Refusal::GangEnded { .. })), "a late commit");
+    let renew = Command::Renew { lease: second.lease, progress: 1 };
+    assert!(matches!(run.world.call(run.ranks[0], renew), Err(Refusal::GangEnded { .. })), "a late sign of life");
+    let none = Command::Renew { lease: second.lease, progress: 1 };
+    assert!(matches!(run.world.call(run.streamer, none), Err(Refusal::LeaseEnded { .. })), "no rank: as ever");
     let model = run.world.model("policy");
     let offer = Command::Offer { model, cycle: Some(0), weights: None, state: None };
     assert!(matches!(run.world.call(run.ranks[0], offer), Err(Refusal::GangEnded { .. })), "also a late offer");

@@ -13,6 +13,7 @@ impl State {
         let Some(gang) = &mut self.cursors[task.0 as usize].gang else { return };
         if let Some(seat) = gang.seats.get_mut(rank as usize) {
             *seat = Some(session);
+            gang.unseated.remove(&session);
         }
         self.scratch.wakes.insert(Wake::Task(task));
     }

@@ -19,6 +19,10 @@ impl State {
     /// Its leases were returned by the events before. Training that only its memory held has to be done again.
     pub(super) fn session_ended(&mut self, id: SessionId) {
         self.sessions.remove(&id);
+        self.cursors
+            .iter_mut()
+            .filter_map(|cursor| cursor.gang.as_mut())
+            .for_each(|gang| _ = gang.unseated.remove(&id));
         for model in &mut self.models {
             for version in model.live.values_mut() {
                 version.pins.remove(&id);

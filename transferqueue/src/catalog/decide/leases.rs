@@ -10,7 +10,7 @@ use super::{
         event::{Event, Returned},
         limits::SESSION_TIMEOUT_MS,
         refusal::Refusal,
-        state::{Lease, State, table::Group},
+        state::{Lease, State, gang::unseated, table::Group},
     },
     Decision,
 };
@@ -27,7 +27,8 @@ pub(super) fn lease(state: &State, id: LeaseId, caller: SessionId) -> Result<&Le
     match state.leases.get(&id) {
         Some(lease) if lease.session == caller => Ok(lease),
         Some(lease) => Err(Refusal::NotYours { lease: id, owner: lease.session, caller }),
-        None if id < state.next.lease => Err(Refusal::LeaseEnded { lease: id }),
+        // A rank hears that its gang ended, whichever way it asks.
+        None if id < state.next.lease => Err(unseated(state, caller).unwrap_or(Refusal::LeaseEnded { lease: id })),
         None => Err(Refusal::Unknown {
             what: "lease".into(),
             name: id.to_string(),

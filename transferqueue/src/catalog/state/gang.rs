@@ -1,5 +1,7 @@
 //! The ranks of a training task: who sits where, and shares that were cut and not taken yet.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -26,6 +28,9 @@ pub(crate) struct Gang {
     pub(crate) closing: Option<u64>,
     /// Why it ended last.
     pub(crate) ended: Option<String>,
+    /// Sessions that were ranks of lives that ended and live on: they have yet to hear of it.
+    #[serde(default)]
+    pub(crate) unseated: BTreeSet<SessionId>,
 }
 
 /// Batches cut into shares.
@@ -43,7 +48,8 @@ pub(crate) struct Cut {
 
 impl Gang {
     pub(crate) fn new(ranks: u32) -> Self {
-        Self { epoch: 0, seats: vec![None; ranks as usize], cut: None, closing: None, ended: None }
+        let (seats, unseated) = (vec![None; ranks as usize], BTreeSet::new());
+        Self { epoch: 0, seats, cut: None, closing: None, ended: None, unseated }
     }
 
     pub(crate) fn ranks(&self) -> u32 {
@@ -69,7 +75,7 @@ impl Gang {
     /// The next life begins, without ranks.
     pub(crate) fn end(&mut self, why: &str) {
         self.epoch += 1;
-        self.seats.fill(None);
+        self.unseated.extend(self.seats.iter_mut().filter_map(Option::take));
         (self.cut, self.closing, self.ended) = (None, None, Some(why.to_owned()));
     }
 }
@@ -113,6 +119,14 @@ pub(crate) fn seat(cursor: &Cursor, gang: &Gang, session: SessionId) -> Result<u
             found: format!("session {session} is none of its {} ranks", gang.ranks()),
             hint: "join it first".to_owned(),
         },
+    })
+}
+
+/// That the gang a session belonged to has ended, if one has: whatever it held of its task went back with it.
+pub(crate) fn unseated(state: &State, session: SessionId) -> Option<Refusal> {
+    state.cursors.iter().find_map(|cursor| {
+        let gang = cursor.gang.as_ref().filter(|gang| gang.unseated.contains(&session))?;
+        Some(Refusal::GangEnded { task: cursor.def.name.clone(), why: gang.ended.clone().unwrap_or_default() })
     })
 }
 
