@@ -34,7 +34,7 @@ pub(crate) struct Service {
 impl Service {
     /// Asks the store once. Where that waits for the disk, others of this thread go on elsewhere.
     pub(super) fn ask(&self, sender: Sender, request: &mut Call, sleep: bool) -> Result<Asked, Error> {
-        if self.store.waits_for_disk()? {
+        if self.store.waits_for_disk() {
             tokio::task::block_in_place(|| self.store.ask(sender, request, sleep))
         } else {
             self.store.ask(sender, request, sleep)

@@ -43,8 +43,8 @@ impl Store {
     }
 
     /// Whether a call waits for the disk.
-    pub(crate) fn waits_for_disk(&self) -> Result<bool, Error> {
-        Ok(self.shared.lock()?.durability == Durability::Host)
+    pub(crate) fn waits_for_disk(&self) -> bool {
+        self.shared.durability == Durability::Host
     }
 
     /// Holds cells of a column for a session of another process until it names them, lets them go, or ends. `number`: the

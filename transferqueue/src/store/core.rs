@@ -28,6 +28,7 @@ type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
 pub(super) struct Core {
     pub(super) catalog: Catalog,
     log: Option<Log>,
+    /// Never changes.
     pub(super) durability: Durability,
     /// Sessions of this process, with the number of their last answered call.
     pub(super) sessions: BTreeMap<SessionId, u64>,

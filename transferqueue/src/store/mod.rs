@@ -76,6 +76,7 @@ struct Shared {
     transport: Arc<dyn Transport>,
     waiters: Waiters,
     flusher: Flusher,
+    durability: Durability,
     meetings: Meetings,
     clock: Clock,
 }
@@ -138,6 +139,7 @@ impl Store {
     }
 
     fn open(core: Core, unit: Unit, clock: Clock) -> Self {
+        let durability = core.durability;
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
         let shared = Arc::new(Shared {
@@ -147,6 +149,7 @@ impl Store {
             transport,
             waiters: Waiters::default(),
             flusher: Flusher::default(),
+            durability,
             meetings: Meetings::default(),
             clock,
         });
