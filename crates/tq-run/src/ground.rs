@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -65,7 +65,7 @@ pub(crate) struct Distant {
     /// It has ended for good.
     ended: Arc<AtomicBool>,
     /// The last that was heard.
-    last: std::sync::Mutex<Option<Standing>>,
+    last: Mutex<Option<Standing>>,
 }
 
 /// How long one look may take: the store may be on its way back, and whoever asks looks again.
@@ -73,7 +73,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 impl Distant {
     pub(crate) fn new(remote: Remote, ended: Arc<AtomicBool>) -> Self {
-        Self { remote, ended, last: std::sync::Mutex::default() }
+        Self { remote, ended, last: Mutex::default() }
     }
 }
 

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use transferqueue::client::{self, Remote};
 
@@ -55,12 +55,9 @@ pub(crate) fn keep(root: &Path, cli: &Cli) -> Result<Option<u8>> {
         };
         let outcome = store.end();
         over.store(true, Ordering::SeqCst);
-        let kept = crews.join().unwrap_or_else(|_| bail!("a keeper of workers panicked"));
-        // Why workers failed is what the store process has been told, and tells.
-        outcome.and_then(|status| match status {
-            status if status.success() => kept.map(|()| status),
-            status => Ok(status),
-        })
+        // Why workers failed is what the store's process has been told, and tells.
+        crews.join().map_err(|_| anyhow!("a keeper of workers panicked"))?;
+        outcome
     });
     let status = outcome?;
     Ok(if status.success() {
@@ -71,20 +68,20 @@ pub(crate) fn keep(root: &Path, cli: &Cli) -> Result<Option<u8>> {
 }
 
 /// Starts the workers of each phase in turn.
-fn crews(root: &Path, over: &Arc<AtomicBool>) -> Result<()> {
+fn crews(root: &Path, over: &Arc<AtomicBool>) {
     let files = DoorFiles::near(root);
     let mut before = None;
     while let Some(remote) = door(&files, before, over) {
-        before = Some(remote.incarnation());
         let url = remote.url().to_owned();
         let roster = match reports::roster(&remote) {
             Ok(roster) => roster,
-            Err(error) if over.load(Ordering::SeqCst) => {
-                tracing::debug!("the store has ended: {error:#}");
-                return Ok(());
+            // It was killed meanwhile: the next one is looked for, unless it has ended for good.
+            Err(error) => {
+                tracing::debug!("the store does not say who works: {error:#}");
+                continue;
             }
-            Err(error) => return Err(error),
         };
+        before = Some(remote.incarnation());
         tracing::info!(phase = roster.phase, workers = roster.workers.len(), "starting workers");
         let ground = Distant::new(remote, over.clone());
         let outcomes: Vec<Result<()>> = thread::scope(|scope| {
@@ -107,7 +104,6 @@ fn crews(root: &Path, over: &Arc<AtomicBool>) -> Result<()> {
             tracing::debug!("a worker ended: {error:#}");
         }
     }
-    Ok(())
 }
 
 /// The store of the next phase, once it is served; `None` when the run is over.
