@@ -148,7 +148,8 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let status = run.wait().expect("its end");
     assert!(status.success(), "seed {seed}: {status}:\n{}", harness.said());
     println!(
-        "seed {seed}: {kills} kills ({store_kills} of the store, {runner_kills} of the runner), {stops} stops ({long_stops} of {LONG_STOP:?}) in \
+        "seed {seed}: {kills} kills ({store_kills} of the store, {runner_kills} of the runner), {stops} stops \
+         ({long_stops} of {LONG_STOP:?}) in \
          {dealt:?}; {steps} steps ended after {:?}; at most {most_descriptors} descriptors of the store",
         begun.elapsed()
     );

@@ -13,6 +13,7 @@ mod gangs;
 mod leases;
 mod lifecycle;
 mod publications;
+mod replays;
 mod schedules;
 mod validation;
 mod writes;
