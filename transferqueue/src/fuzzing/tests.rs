@@ -1,3 +1,5 @@
+//! The corpus, and real messages, through every decoder.
+
 use std::{fs, path::PathBuf};
 
 use super::{TARGETS, seeds};

@@ -1,3 +1,5 @@
+//! Messages that are no messages: buffers beyond their body, lengths that nothing fills, types that are not taken.
+
 use arrow::{
     array::{ArrayRef, Int32Array, ListArray, StringArray, new_null_array},
     datatypes::{Field, Int32Type, Schema},

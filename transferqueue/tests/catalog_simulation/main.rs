@@ -13,54 +13,36 @@ mod catalog_support;
 mod plan;
 mod random;
 mod run;
+mod seeds;
 mod worker;
 
-use std::{
-    env,
-    hash::Hasher,
-    panic::{catch_unwind, resume_unwind},
-    thread,
-};
+use std::hash::Hasher;
 
 use run::{Ended, Simulation};
 
-fn number(name: &str, default: u64) -> u64 {
-    env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
-}
+const USUAL: u64 = 150;
 
 fn simulate(seed: u64) -> Ended {
-    let run = || Simulation::new(seed).run();
-    catch_unwind(run).unwrap_or_else(|_| panic!("seed {seed} failed; TQ_SIM_SEED={seed} runs it alone"))
+    Simulation::new(seed).run()
 }
 
 #[test]
 fn a_simulation_of_every_schedule_ends_with_an_exact_ledger() {
-    let first = number("TQ_SIM_SEED", 0);
-    let count = number("TQ_SIM_SCHEDULES", if env::var("TQ_SIM_SEED").is_ok() { 1 } else { 150 });
-    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64).min(count);
-    let share = |n: u64| {
-        let mut sums = [0; 4];
-        for seed in (first + n..first + count).step_by(threads as usize) {
-            let ended = simulate(seed);
-            let one = [u64::from(!ended.stopped), ended.trained, ended.restores, ended.lost_sessions];
-            sums.iter_mut().zip(one).for_each(|(sum, n)| *sum += n);
-        }
-        sums
-    };
-    let shares: Vec<[u64; 4]> = thread::scope(|scope| {
-        let handles: Vec<_> = (0..threads).map(|n| scope.spawn(move || share(n))).collect();
-        handles.into_iter().map(|handle| handle.join().unwrap_or_else(|why| resume_unwind(why))).collect()
+    let sums = seeds::each(USUAL, |seed| {
+        let ended = simulate(seed);
+        [u64::from(!ended.stopped), ended.trained, ended.restores, ended.lost_sessions]
     });
-    let [finished, rows, restores, lost] = [0, 1, 2, 3].map(|i| shares.iter().map(|sums| sums[i]).sum::<u64>());
+    let [finished, rows, restores, lost] = [0, 1, 2, 3].map(|i| sums.iter().map(|sums| sums[i]).sum::<u64>());
+    let count = seeds::count(USUAL);
     println!("{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost");
     assert!(count < 50 || (rows > 0 && restores > 0 && lost > 0), "the simulation must reach the hard parts");
 }
 
 #[test]
 fn two_runs_of_one_seed_write_equal_logs() {
-    for seed in 0..number("TQ_SIM_SCHEDULES", 150).min(40) {
+    for seed in 0..seeds::count(USUAL).min(40) {
         let [a, b] = [0, 1].map(|_| {
-            let ended = simulate(seed);
+            let ended = seeds::one(seed, simulate);
             let mut hash = rustc_hash::FxHasher::default();
             for record in &ended.log {
                 hash.write(serde_json::to_string(record).unwrap().as_bytes());

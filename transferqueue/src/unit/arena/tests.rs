@@ -1,3 +1,5 @@
+//! Payloads come back as they were, or their damage is told; room that is let go is given back.
+
 use std::{fs, path::Path};
 
 use arrow::array::ArrayRef;
