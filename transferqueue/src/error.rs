@@ -8,7 +8,7 @@ use crate::{
     outputs::OutputError,
     snapshot::SnapshotError,
     transport::TransportError,
-    unit::{ArenaError, UnitError},
+    unit::{ArenaError, SpillError, UnitError},
 };
 
 /// Why a call did not do what it was asked.
@@ -42,6 +42,9 @@ pub enum Error {
     /// Bytes cannot be kept in files, or found again.
     #[error(transparent)]
     Arena(#[from] ArenaError),
+    /// Cells cannot be taken out of memory, or found again.
+    #[error(transparent)]
+    Spill(#[from] SpillError),
     /// The store is not set up so that it can do this.
     #[error("{what}")]
     Options { what: String },

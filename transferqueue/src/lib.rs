@@ -57,6 +57,7 @@ pub mod arrow_map;
 pub mod audit;
 pub mod batch;
 pub mod catalog;
+pub(crate) mod cells_file;
 mod checked_line;
 pub mod client;
 pub mod element;

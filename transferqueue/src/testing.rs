@@ -10,10 +10,11 @@ use crate::{
             WeightRule,
         },
     },
+    error::Error,
     ids::PartitionId,
     outputs::Outputs,
     schema::{Column, Dtype, Kind},
-    session::{Claim, Session},
+    session::{Claim, Lease, Session},
     store::Store,
 };
 
@@ -97,13 +98,17 @@ pub(crate) fn publish(session: &Session, cycle: Option<u64>, version: u64) {
 /// Puts prompts `from..to`; prompt `i` is `[i, i + 1]` with truth `{"answer": 2 i}`.
 pub(crate) fn feed(session: &Session, from: i32, to: i32) {
     for i in from..to {
-        let cells =
-            Outputs::new().ragged("prompt", [[i, i + 1]]).json("truth", [serde_json::json!({ "answer": 2 * i })]);
-        match session.put(PartitionId(0), vec![NewRow::default()], cells, soon()) {
+        match try_feed(session, i) {
             Err(error) if error.is_ended() => return,
-            result => drop(result.unwrap()),
+            result => result.unwrap(),
         }
     }
+}
+
+/// Puts prompt `i`.
+pub(crate) fn try_feed(session: &Session, i: i32) -> Result<(), Error> {
+    let cells = Outputs::new().ragged("prompt", [[i, i + 1]]).json("truth", [serde_json::json!({ "answer": 2 * i })]);
+    session.put(PartitionId(0), vec![NewRow::default()], cells, soon()).map(drop)
 }
 
 /// One claim of a stage and its work; `false` at the end of its stream.
@@ -111,6 +116,12 @@ pub(crate) fn step(session: &Session, task: &str) -> bool {
     let Claim::Lease(lease) = session.claim(task, 3, soon()).unwrap() else {
         return false;
     };
+    work(session, task, lease);
+    true
+}
+
+/// What a stage does with its rows.
+pub(crate) fn work(session: &Session, task: &str, lease: Lease) {
     let batch = lease.batch().unwrap();
     match task {
         "rollout" => {
@@ -149,7 +160,6 @@ pub(crate) fn step(session: &Session, task: &str) -> bool {
         }
         other => panic!("no stage {other}"),
     }
-    true
 }
 
 /// A whole run: one thread a stage, until every stream has ended.

@@ -75,6 +75,7 @@ pub(crate) fn table(partition: &definition::Partition, declared: bool) -> Table 
         dead: 0,
         freed: 0,
         written: 0,
+        spilled: 0,
     };
     let kept = partition.columns.iter().enumerate().filter(|(_, c)| c.keep).fold(0, |mask, (i, _)| mask | 1 << i);
     Table {
@@ -99,6 +100,7 @@ pub(crate) fn table(partition: &definition::Partition, declared: bool) -> Table 
         groups: BTreeMap::new(),
         keys: BTreeMap::new(),
         chunks: BTreeMap::new(),
+        spills: BTreeMap::new(),
         open: BTreeMap::new(),
         reserved: 0,
         eras: BTreeMap::new(),

@@ -214,6 +214,11 @@ fn models(def: &Definition, task: &Task) -> Checked {
         }
     }
     gang(def, task)?;
+    if task.external && (task.trains.is_some() || !task.writes.is_empty()) {
+        return refuse(format!(
+            "task `{name}` is external, and trains or writes columns: the run would wait for what may never come; an external task reads alone"
+        ));
+    }
     let Some(trains) = &task.trains else { return Ok(()) };
     if !matches!(task.per, Grain::Mini | Grain::Cycle) {
         return refuse(format!(

@@ -115,6 +115,17 @@ pub struct DropRows {
     pub reason: String,
 }
 
+/// A file of cells that were taken out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpillFile {
+    /// Its number, never used again by this catalog.
+    pub number: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Checksum of all of it.
+    pub crc32: u32,
+}
+
 /// A row that a client puts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NewRow {
@@ -264,6 +275,16 @@ pub enum Command {
     /// A session's worker is known to be dead: it is lost now rather than after its silence. Nothing happens when it has
     /// ended already. Sent by the store itself.
     Lose(SessionId),
+    /// Bytes of cells lie in a file now, and no longer in memory. Chunks that were freed meanwhile are left out. Sent by the
+    /// store itself.
+    Spill {
+        /// Of which partition.
+        partition: PartitionId,
+        /// Where they lie.
+        file: SpillFile,
+        /// All of one column.
+        chunks: Vec<ChunkId>,
+    },
     /// Time passed: leases and sessions that are due end. Sent by the store itself.
     Tick,
     /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. The catalog sees to them after every

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    command::{CellWrite, DropRows, NewRow, Reply, RowNote, Totals},
+    command::{CellWrite, DropRows, NewRow, Reply, RowNote, SpillFile, Totals},
     definition::{Definition, Partition},
 };
 use crate::ids::{ChunkId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -171,6 +171,8 @@ pub enum Event {
     /// cells the catalog has heard of (highest slot + 1). A unit that has written more keeps the chunk: a write is under
     /// way, and the chunk is announced again when those cells are dead too.
     ChunksFreed { partition: PartitionId, chunks: Vec<ChunkId>, slots: Vec<u32> },
+    /// The live cells of these chunks lie in a file, until the chunks are freed or the catalog is restored.
+    ChunksSpilled { partition: PartitionId, file: SpillFile, chunks: Vec<ChunkId> },
     /// The clock jumped: every lease and session gets its full time again.
     ClockJumped { to: Millis },
 }

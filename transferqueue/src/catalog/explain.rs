@@ -203,7 +203,11 @@ fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
                     let columns = parent.names(missing);
                     format!("waits for {columns} of `{}`, which {} writes", parent.name, writers.join(" or "))
                 }
-                Some(budget) => format!("waits for bytes: {} of {budget} are reserved or held", state.budgeted()),
+                Some(budget) => {
+                    let outside = state.held_outside();
+                    let outside = if outside.is_empty() { outside } else { format!("; {outside}") };
+                    format!("waits for bytes: {} of {budget} are reserved or held{outside}", state.budgeted())
+                }
                 None => "admits groups as it can".into(),
             }
         }

@@ -1,7 +1,10 @@
 //! The views of a state: [`super::views`] filled in.
 
+mod bytes;
 mod health;
 mod row;
+
+pub(crate) use self::bytes::Cold;
 
 use super::{
     definition::Partition,
@@ -92,6 +95,7 @@ impl State {
                 kind: field.def.kind.to_string(),
                 cells: field.cells,
                 bytes_live: field.live,
+                bytes_spilled: field.spilled,
                 bytes_dead_in_chunk: field.dead,
                 bytes_freed_total: field.freed,
                 bytes_written_total: field.written,
@@ -214,8 +218,10 @@ impl State {
         self.cursors.iter().all(|cursor| self.has_ended(cursor))
     }
 
-    fn has_ended(&self, cursor: &Cursor) -> bool {
-        self.table_of(cursor).closed && cursor.idle()
+    /// Whether nothing will come for a task again. One that trains is needed until the last cycle is published, also when
+    /// every row of it was dropped: whoever is lost before must find the next worker still waiting.
+    pub(crate) fn has_ended(&self, cursor: &Cursor) -> bool {
+        self.table_of(cursor).closed && cursor.idle() && (cursor.training.is_none() || self.over())
     }
 
     /// Every sealed cell that is held, as runs: what a snapshot writes.

@@ -58,3 +58,4 @@ pub use self::{
     state::{Newest, State, Wake},
 };
 pub use event::{Event, Record};
+pub(crate) use look::Cold;

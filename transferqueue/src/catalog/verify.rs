@@ -246,7 +246,8 @@ impl State {
 
 fn verify_bytes(table: &Table) -> Verdict {
     let columns = table.fields.len();
-    let (mut cells, mut live, mut reserved) = (vec![0_u64; columns], vec![0_u64; columns], 0);
+    let (mut cells, mut live, mut spilled, mut reserved) =
+        (vec![0_u64; columns], vec![0_u64; columns], vec![0_u64; columns], 0);
     let mut runs: BTreeMap<ChunkId, u64> = BTreeMap::new();
     for row in table.live.iter().map(RowId) {
         let found = table.pages.get(row).ok_or("live rows have pages")?;
@@ -257,6 +258,7 @@ fn verify_bytes(table: &Table) -> Verdict {
                     table.pages.cell(row, column).ok_or_else(|| format!("row {row}: held cell without a place"))?;
                 cells[column] += 1;
                 live[column] += u64::from(cell.bytes);
+                spilled[column] += if table.is_spilled(cell.chunk) { u64::from(cell.bytes) } else { 0 };
             }
             if found.settled() & bit == 0 {
                 reserved += table.fields[column].def.max_bytes.unwrap_or(0);
@@ -267,6 +269,7 @@ fn verify_bytes(table: &Table) -> Verdict {
         holds(|| format!("open cell of row {row}, which is gone"), table.live.contains(row.0))?;
         cells[usize::from(column)] += 1;
         live[usize::from(column)] += u64::from(open.bytes);
+        spilled[usize::from(column)] += if table.is_spilled(open.chunk) { u64::from(open.bytes) } else { 0 };
         *runs.entry(open.chunk).or_insert(0) += 1;
     }
     table.pages.run_chunks().for_each(|chunk| *runs.entry(chunk).or_insert(0) += 1);
@@ -279,10 +282,14 @@ fn verify_bytes(table: &Table) -> Verdict {
         let name = &field.def.name;
         equal(|| format!("cells of `{name}`"), field.cells, cells[position])?;
         equal(|| format!("live bytes of `{name}`"), field.live, live[position])?;
+        equal(|| format!("spilled bytes of `{name}`"), field.spilled, spilled[position])?;
         equal(|| format!("bytes of `{name}`"), field.written, field.live + field.dead + field.freed)?;
         let chunks = table.chunks.values().filter(|chunk| usize::from(chunk.column) == position);
         let held: u64 = chunks.map(|chunk| chunk.bytes).sum();
         equal(|| format!("bytes in chunks of `{name}`"), field.live + field.dead, held)?;
     }
+    let by_file = table.spills.iter().flat_map(|(number, spill)| spill.chunks.iter().map(|chunk| (*chunk, *number)));
+    let by_chunk = table.chunks.iter().filter_map(|(id, chunk)| Some((*id, chunk.spill?)));
+    equal(|| "spilled chunks".into(), by_file.collect::<BTreeMap<_, _>>(), by_chunk.collect())?;
     equal(|| "reserved bytes".into(), table.reserved, reserved)
 }

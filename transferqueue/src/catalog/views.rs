@@ -91,6 +91,9 @@ pub struct ColumnView {
     pub cells: u64,
     /// Bytes of these cells.
     pub bytes_live: u64,
+    /// Of these, bytes that lie in a file rather than in memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub bytes_spilled: u64,
     /// Bytes of dead cells whose chunk still has live ones.
     pub bytes_dead_in_chunk: u64,
     /// Bytes of chunks that were freed.
@@ -368,6 +371,24 @@ pub struct BudgetView {
     pub used: u64,
     /// Nothing but this limit keeps the next group out.
     pub blocks: bool,
+    /// Bytes that were taken out of memory for its sake.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spilled: u64,
+}
+
+/// What a reader outside the run is still owed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwedView {
+    /// Its task.
+    pub task: String,
+    /// Of which partition.
+    pub partition: String,
+    /// Rows it has not consumed.
+    pub rows: u64,
+    /// Columns it reads.
+    pub columns: Vec<String>,
+    /// Bytes of these columns that lie in spill files.
+    pub spilled: u64,
 }
 
 /// What a task would lose if rows left.

@@ -178,6 +178,7 @@ fn name(command: &Command) -> &'static str {
         Command::Pin { .. } => "pin",
         Command::Unpin { .. } => "unpin",
         Command::Lose(_) => "lose",
+        Command::Spill { .. } => "spill",
         Command::Tick => "tick",
         Command::Settle => "settle",
     }

@@ -59,6 +59,7 @@ fn left(bytes: &[u8]) {
     fs::write(folder.0.join("000000.index"), index).unwrap();
     fs::write(folder.0.join("000000.data"), data).unwrap();
     let Ok((arena, found)) = Arena::open(&folder.0, SEGMENT) else { return };
+    arena.go_on();
     for (found, column) in found.iter().flat_map(|found| columns().map(|column| (found, column))) {
         if let Ok(cells) = found.cells(&column) {
             // Every byte is looked at.
@@ -102,6 +103,7 @@ fn kept(bytes: &[u8]) {
                 there.clear();
                 drop(arena);
                 let (next, found) = Arena::open(&folder.0, SEGMENT).unwrap();
+                next.go_on();
                 arena = next;
                 for found in found {
                     let chunk = found.entry.chunk.0;

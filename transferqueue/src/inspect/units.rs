@@ -17,7 +17,10 @@ pub struct UnitView {
     pub cells: u64,
     /// Chunks that the catalog holds.
     pub live: u64,
-    /// Of these, cells that nobody reads any more, whose chunk has live ones still (payload).
+    /// Of these, chunks whose cells lie in spill files.
+    #[serde(default)]
+    pub spilled: u64,
+    /// Of the live ones, cells that nobody reads any more, whose chunk has live ones still (payload).
     pub dead_in_chunk: u64,
     /// Chunks that some view holds, live or freed.
     pub pinned: u64,
@@ -41,6 +44,7 @@ impl UnitView {
             chunks: total.chunks,
             cells: total.cells,
             live: total.live,
+            spilled: total.spilled,
             dead_in_chunk: columns.iter().map(|column| column.bytes_dead_in_chunk).sum(),
             pinned: total.pinned,
             lingering: total.lingering,

@@ -13,21 +13,60 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 /// The magic is padded to this at most.
 const MAX_PADDING: u64 = 64;
 
+/// Where the bytes of a file come from.
+pub(crate) trait Source {
+    /// The next bytes, as many as fit.
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<()>;
+
+    /// The next `len` bytes, of which there are as many.
+    fn body(&mut self, len: usize) -> io::Result<Bytes>;
+}
+
+impl<R: Read> Source for R {
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<()> {
+        self.read_exact(into)
+    }
+
+    fn body(&mut self, len: usize) -> io::Result<Bytes> {
+        // Aligned, so that the arrays of this batch are views of it.
+        let mut buffer = MutableBuffer::from_len_zeroed(len);
+        self.read_exact(buffer.as_slice_mut())?;
+        Ok(Bytes::from_owner(arrow::buffer::Buffer::from(buffer)))
+    }
+}
+
+/// A file that is in memory as it lies: bodies are views of it.
+pub(crate) struct Mapped(pub(crate) Bytes);
+
+impl Source for Mapped {
+    fn fill(&mut self, into: &mut [u8]) -> io::Result<()> {
+        into.copy_from_slice(&self.body(into.len())?);
+        Ok(())
+    }
+
+    fn body(&mut self, len: usize) -> io::Result<Bytes> {
+        if len > self.0.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(self.0.split_to(len))
+    }
+}
+
 /// A file, positioned before its next record batch.
-pub(crate) struct File<R> {
-    from: R,
+pub(crate) struct File<S> {
+    from: S,
     /// Bytes that are left of it.
     left: u64,
     messages: Messages,
     schema: SchemaRef,
 }
 
-impl<R: Read> File<R> {
+impl<S: Source> File<S> {
     /// Reads up to the schema of a file of so many bytes.
     ///
     /// # Errors
     /// [`NoMessage`] when it does not begin as a file does, or the file system fails.
-    pub(crate) fn open(mut from: R, bytes: u64) -> Result<Self, NoMessage> {
+    pub(crate) fn open(mut from: S, bytes: u64) -> Result<Self, NoMessage> {
         let (mut left, mut magic) = (bytes, [0; MAGIC.len() + 2]);
         exactly(&mut from, &mut left, &mut magic)?;
         if !magic.starts_with(MAGIC) {
@@ -69,7 +108,7 @@ impl<R: Read> File<R> {
     }
 }
 
-impl<R: Read> Iterator for File<R> {
+impl<S: Source> Iterator for File<S> {
     type Item = Result<RecordBatch, NoMessage>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -78,7 +117,7 @@ impl<R: Read> Iterator for File<R> {
 }
 
 /// Header and body of the message behind its mark; `None` at the end of all messages.
-fn message(from: &mut impl Read, left: &mut u64) -> Result<Option<(Vec<u8>, Bytes)>, NoMessage> {
+fn message(from: &mut impl Source, left: &mut u64) -> Result<Option<(Vec<u8>, Bytes)>, NoMessage> {
     let mut len = [0; 4];
     exactly(from, left, &mut len)?;
     let header = match i32::from_le_bytes(len) {
@@ -92,14 +131,16 @@ fn message(from: &mut impl Read, left: &mut u64) -> Result<Option<(Vec<u8>, Byte
     let Some(body) = u64::try_from(found.bodyLength()).ok().filter(|len| len <= left) else {
         return refuse(format!("a body of {} bytes, {left} are left of the file", found.bodyLength()));
     };
-    // Aligned, so that the arrays of this batch are views of it.
-    let mut buffer = MutableBuffer::from_len_zeroed(body as usize);
-    exactly(from, left, buffer.as_slice_mut())?;
-    Ok(Some((bytes, Bytes::from_owner(arrow::buffer::Buffer::from(buffer)))))
+    *left -= body;
+    let body = from.body(body as usize).map_err(short)?;
+    Ok(Some((bytes, body)))
 }
 
-fn exactly(from: &mut impl Read, left: &mut u64, into: &mut [u8]) -> Result<(), NoMessage> {
-    let short = |error: io::Error| NoMessage(format!("the file ends early: {error}"));
+fn exactly(from: &mut impl Source, left: &mut u64, into: &mut [u8]) -> Result<(), NoMessage> {
     *left = left.checked_sub(into.len() as u64).ok_or_else(|| short(io::ErrorKind::UnexpectedEof.into()))?;
-    from.read_exact(into).map_err(short)
+    from.fill(into).map_err(short)
+}
+
+fn short(error: io::Error) -> NoMessage {
+    NoMessage(format!("the file ends early: {error}"))
 }

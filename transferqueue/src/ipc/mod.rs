@@ -19,7 +19,7 @@ use arrow::{
 };
 use bytes::Bytes;
 
-pub(crate) use self::file::File;
+pub(crate) use self::file::{File, Mapped, Source};
 
 /// Rows or elements of one array: Arrow's 32-bit offsets end there.
 const MAX_LEN: u64 = i32::MAX as u64;

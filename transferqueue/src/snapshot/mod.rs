@@ -29,8 +29,9 @@ pub(crate) use read::read;
 
 use crate::{
     catalog::State,
+    cells_file::Live,
     ids::{ChunkId, ColumnId, PartitionId},
-    unit::{Grant, Unit},
+    unit::Unit,
 };
 
 /// Why a snapshot cannot be written or read.
@@ -66,12 +67,6 @@ pub struct Captured {
     state: State,
     /// By column, then by chunk: the live slots and the hold.
     columns: BTreeMap<(PartitionId, ColumnId), BTreeMap<ChunkId, Live>>,
-}
-
-/// The live slots of one chunk, as runs `(first, length)`.
-struct Live {
-    grant: Grant,
-    slots: Vec<(u32, u32)>,
 }
 
 impl Captured {

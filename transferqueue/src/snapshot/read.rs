@@ -6,18 +6,15 @@ use std::{
     path::Path,
 };
 
-use arrow::{
-    array::{Array, ArrayRef, AsArray},
-    datatypes::{UInt32Type, UInt64Type},
-};
+use arrow::array::ArrayRef;
 
 use super::{
     SnapshotError,
     manifest::{CELLS, FileEntry, MANIFEST, Manifest, STATE},
 };
 use crate::{
-    arrow_map,
     catalog::State,
+    cells_file::{self, Stored, Unreadable},
     ids::{ChunkId, ColumnId, PartitionId},
     ipc,
     schema::Column,
@@ -113,39 +110,12 @@ fn cells(
     let damaged = |found: String| SnapshotError::Damaged { path: path.to_owned(), found };
     let file = File::open(path).map_err(SnapshotError::io(path, "open"))?;
     let bytes = file.metadata().map_err(SnapshotError::io(path, "open"))?.len();
-    let reader = ipc::File::open(BufReader::new(file), bytes).map_err(|error| damaged(error.to_string()))?;
-    let fields = reader.schema().clone();
-    let stored = fields.fields().get(2).map(|field| field.data_type().clone());
-    if fields.fields().len() != 3 || stored != Some(arrow_map::storage(&column.kind)) {
-        let expected = format!("columns chunk, slot and `{}` ({})", column.name, column.kind);
-        return Err(SnapshotError::Foreign { path: path.to_owned(), found: format!("schema {fields}"), expected });
-    }
-    for batch in reader {
-        let batch = batch.map_err(|error| damaged(error.to_string()))?;
-        let (Some(ids), Some(slots)) =
-            (batch.column(0).as_primitive_opt::<UInt64Type>(), batch.column(1).as_primitive_opt::<UInt32Type>())
-        else {
-            return Err(damaged("chunk or slot numbers of another type".to_owned()));
-        };
-        let Some(&id) = ids.values().first() else {
-            continue;
-        };
-        if ids.values().iter().any(|other| *other != id) || slots.values().windows(2).any(|w| w[0] >= w[1]) {
-            return Err(damaged("a batch with several chunks or slots out of order".to_owned()));
-        }
-        if slots.values().last() == Some(&u32::MAX) || (0..3).any(|at| batch.column(at).null_count() > 0) {
-            return Err(damaged("a batch with null cells, or a slot beyond the last one".to_owned()));
-        }
-        let mut pieces: Vec<(u32, ArrayRef)> = Vec::new();
-        let mut start = 0;
-        for end in 1..=slots.len() {
-            if end == slots.len() || slots.value(end) != slots.value(end - 1) + 1 {
-                pieces.push((slots.value(start), batch.column(2).slice(start, end - start)));
-                start = end;
-            }
-        }
-        chunks.push(Chunk { key, id: ChunkId(id), pieces });
-    }
+    let file = ipc::File::open(BufReader::new(file), bytes).map_err(|error| damaged(error.to_string()))?;
+    let found = cells_file::read(file, column).map_err(|error| match error {
+        Unreadable::Damaged(found) => damaged(found),
+        Unreadable::Foreign { found, expected } => SnapshotError::Foreign { path: path.to_owned(), found, expected },
+    })?;
+    chunks.extend(found.into_iter().map(|Stored { id, pieces }| Chunk { key, id, pieces }));
     Ok(())
 }
 

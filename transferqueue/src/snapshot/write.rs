@@ -5,20 +5,15 @@ use std::{
     fs::{self, File},
     io::{BufWriter, Write},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use arrow::{
-    array::{Array, ArrayRef, RecordBatch, UInt32Array, UInt64Array},
-    datatypes::{DataType, Field, Schema},
-    ipc::writer::FileWriter,
-};
+use arrow::error::ArrowError;
 
 use super::{
-    Captured, Live, SnapshotError,
+    Captured, SnapshotError,
     manifest::{CELLS, FileEntry, MANIFEST, Manifest, PartitionEntry, STATE},
 };
-use crate::{arrow_map, ids::ChunkId, schema::Column};
+use crate::cells_file::{self, Summed};
 
 /// Extension of a folder that is being written.
 pub(super) const UNFINISHED: &str = "unfinished";
@@ -37,14 +32,14 @@ pub(super) fn write(captured: &Captured, dir: &Path) -> Result<Manifest, Snapsho
             Some(PartitionEntry { id: view.id, name: view.name, columns })
         })
         .collect();
-    let mut files = vec![draft.file(STATE, |out, _| serde_json::to_writer(out, state).map_err(Into::into))?];
+    let mut files = vec![draft.file(STATE, |out| serde_json::to_writer(out, state).map_err(Into::into))?];
     for (&(partition, id), chunks) in &captured.columns {
         let found = partitions.iter().find(|entry| entry.id == partition);
         let column = found.and_then(|entry| entry.columns.get(usize::from(id.0)));
         let column = column.expect("invariant: live cells belong to a column of a live partition");
         fail::fail_point!("snapshot::writing");
         let name = format!("{CELLS}/p{partition}.c{id}.arrow");
-        files.push(draft.file(&name, |out, path| cells(out, path, column, chunks.iter()))?);
+        files.push(draft.file(&name, |out| Ok(cells_file::write(out, column, chunks.iter())?))?);
     }
     let manifest = Manifest {
         format: Manifest::FORMAT.to_owned(),
@@ -55,56 +50,9 @@ pub(super) fn write(captured: &Captured, dir: &Path) -> Result<Manifest, Snapsho
         partitions,
         files,
     };
-    draft.file(MANIFEST, |out, _| serde_json::to_writer_pretty(out, &manifest).map_err(Into::into))?;
+    draft.file(MANIFEST, |out| serde_json::to_writer_pretty(out, &manifest).map_err(Into::into))?;
     draft.finish(dir)?;
     Ok(manifest)
-}
-
-/// The live cells of one column, one record batch a chunk: chunks are freed one by one after a restore, and each batch is
-/// read into memory of its own.
-fn cells<'a>(
-    out: &mut dyn Write,
-    path: &Path,
-    column: &Column,
-    chunks: impl Iterator<Item = (&'a ChunkId, &'a Live)>,
-) -> Result<(), WriteError> {
-    let arrow = |error| SnapshotError::Arrow { path: path.to_owned(), error };
-    let field = arrow_map::field(column).expect("invariant: the schema was mapped when the column was written");
-    let fields = vec![Field::new("chunk", DataType::UInt64, false), Field::new("slot", DataType::UInt32, false), field];
-    let schema = Arc::new(Schema::new(fields));
-    let mut writer = FileWriter::try_new(out, &schema).map_err(arrow)?;
-    for (chunk, live) in chunks {
-        let array = live_cells(column, live);
-        let slots: UInt32Array = live.slots.iter().flat_map(|&(first, len)| first..first + len).collect();
-        let ids = UInt64Array::from(vec![chunk.0; slots.len()]);
-        let columns: Vec<ArrayRef> = vec![Arc::new(ids), Arc::new(slots), array];
-        writer.write(&RecordBatch::try_new(schema.clone(), columns).map_err(arrow)?).map_err(arrow)?;
-    }
-    writer.finish().map_err(arrow)?;
-    Ok(())
-}
-
-/// The live cells of a chunk in one array: its only piece as it is, or a copy of what lives, of one chunk at a time.
-fn live_cells(column: &Column, live: &Live) -> ArrayRef {
-    let pieces = live.grant.pieces();
-    if let ([(0, piece)], [(0, len)]) = (pieces.as_slice(), live.slots.as_slice())
-        && piece.len() == *len as usize
-    {
-        return piece.clone();
-    }
-    let mut slices = Vec::new();
-    for &(first, len) in &live.slots {
-        let (mut at, end) = (first, first + len);
-        let mut index = pieces.partition_point(|(start, _)| *start <= at).saturating_sub(1);
-        while at < end {
-            let (start, piece) = &pieces[index];
-            let take = end.min(start + piece.len() as u32) - at;
-            slices.push(piece.slice((at - start) as usize, take as usize));
-            at += take;
-            index += 1;
-        }
-    }
-    arrow_map::copy(column, &slices).expect("invariant: the cells of one chunk fit one array")
 }
 
 /// A folder that becomes a snapshot when it is finished and vanishes otherwise.
@@ -116,7 +64,7 @@ struct Draft {
 /// Writing fails in one of three ways; the file's name is added where it is known.
 enum WriteError {
     Io(std::io::Error),
-    Snapshot(SnapshotError),
+    Arrow(ArrowError),
 }
 
 impl From<serde_json::Error> for WriteError {
@@ -125,9 +73,9 @@ impl From<serde_json::Error> for WriteError {
     }
 }
 
-impl From<SnapshotError> for WriteError {
-    fn from(error: SnapshotError) -> Self {
-        Self::Snapshot(error)
+impl From<ArrowError> for WriteError {
+    fn from(error: ArrowError) -> Self {
+        Self::Arrow(error)
     }
 }
 
@@ -143,20 +91,20 @@ impl Draft {
     fn file(
         &self,
         name: &str,
-        fill: impl FnOnce(&mut dyn Write, &Path) -> Result<(), WriteError>,
+        fill: impl FnOnce(&mut dyn Write) -> Result<(), WriteError>,
     ) -> Result<FileEntry, SnapshotError> {
         let path = self.dir.join(name);
         let io = |what| SnapshotError::io(&path, what);
         let file = File::create(&path).map_err(io("create"))?;
-        let mut out =
-            Summed { inner: BufWriter::with_capacity(1 << 20, file), crc: crc32fast::Hasher::new(), bytes: 0 };
-        fill(&mut out, &path).map_err(|error| match error {
+        let mut out = Summed::new(BufWriter::with_capacity(1 << 20, file));
+        fill(&mut out).map_err(|error| match error {
             WriteError::Io(error) => io("write")(error),
-            WriteError::Snapshot(error) => error,
+            WriteError::Arrow(error) => SnapshotError::Arrow { path: path.clone(), error },
         })?;
         out.flush().map_err(io("write"))?;
         out.inner.get_ref().sync_all().map_err(io("flush"))?;
-        Ok(FileEntry { name: name.to_owned(), bytes: out.bytes, crc32: out.crc.finalize() })
+        let (bytes, crc32) = out.sum();
+        Ok(FileEntry { name: name.to_owned(), bytes, crc32 })
     }
 
     fn finish(&self, target: &Path) -> Result<(), SnapshotError> {
@@ -181,24 +129,4 @@ impl Drop for Draft {
 
 fn sync_dir(dir: &Path) -> Result<(), SnapshotError> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(SnapshotError::io(dir, "flush the folder"))
-}
-
-/// Counts and sums what passes.
-struct Summed {
-    inner: BufWriter<File>,
-    crc: crc32fast::Hasher,
-    bytes: u64,
-}
-
-impl Write for Summed {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.crc.update(&bytes[..written]);
-        self.bytes += written as u64;
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.inner.flush()
-    }
 }

@@ -1,6 +1,7 @@
 //! What the catalog's lock protects, and what follows from a record.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, VecDeque},
     sync::{MutexGuard, PoisonError},
 };
@@ -20,7 +21,7 @@ use crate::{
     error::Error,
     ids::SessionId,
     log::Log,
-    unit::{Grant, Unit},
+    unit::Unit,
 };
 
 type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
@@ -36,8 +37,8 @@ pub(super) struct Core {
     pub(super) stopped: Option<String>,
     /// Cells that sessions of other processes have put and not named yet.
     pub(super) held: Held,
-    /// Holds on chunks whose end is not on the disk yet, with the position of its event.
-    freed: VecDeque<(u64, Grant)>,
+    /// What holds bytes whose end is not on the disk yet, with the position of its event.
+    freed: VecDeque<(u64, Box<dyn Any + Send>)>,
     /// The newest call that was seen of each session of another process.
     newest: BTreeMap<SessionId, Newest>,
     /// What made the store unusable.
@@ -118,10 +119,17 @@ impl Core {
                 Event::ChunksFreed { chunks, .. } => {
                     if self.durability == Durability::Host {
                         // Their bytes do not go before the event is on the disk.
-                        let grants = chunks.iter().filter_map(|chunk| unit.grant(*chunk));
-                        self.freed.extend(grants.map(|grant| (record.seq, grant)));
+                        for grant in chunks.iter().filter_map(|chunk| unit.grant(*chunk)) {
+                            self.freed.push_back((record.seq, Box::new(grant)));
+                        }
                     }
                     chunks.iter().for_each(|chunk| unit.free(*chunk));
+                }
+                Event::ChunksSpilled { file, chunks, .. } => {
+                    let before = unit.spilled(file, chunks);
+                    if self.durability == Durability::Host {
+                        self.freed.push_back((record.seq, Box::new(before)));
+                    }
                 }
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
@@ -257,6 +265,9 @@ impl Shared {
                 self.waiters.wake_gangs();
             }
         }
+        if let (Some(spiller), true) = (&self.spiller, record.is_some() && core.catalog.state().short_of() > 0) {
+            spiller.nudge();
+        }
         let stopped = core.stopped.clone();
         let waits_for_disk = record.filter(|_| core.durability == Durability::Host).map(|record| record.seq);
         drop(core);
@@ -274,6 +285,14 @@ impl Shared {
 }
 
 impl Shared {
+    /// Ends the run for everyone; the first reason stays.
+    pub(super) fn stop(&self, reason: String) {
+        if let Ok(mut core) = self.lock() {
+            core.stopped.get_or_insert(reason);
+        }
+        self.waiters.wake_all();
+    }
+
     fn break_down(&self, error: &Error) {
         if let Ok(mut core) = self.core.lock() {
             core.broken.get_or_insert_with(|| error.to_string());
@@ -291,7 +310,7 @@ impl Shared {
         if let Some(log) = log {
             log.sync()?;
         }
-        let freed: Vec<(u64, Grant)> = {
+        let freed: Vec<(u64, Box<dyn Any + Send>)> = {
             let mut core = self.lock()?;
             let ends = core.freed.partition_point(|(seq, _)| *seq < end);
             core.freed.drain(..ends).collect()

@@ -18,6 +18,7 @@ mod publication;
 mod recover;
 #[cfg(test)]
 mod simulation;
+mod spiller;
 #[cfg(test)]
 mod tests;
 mod ticker;
@@ -28,6 +29,7 @@ use std::sync::atomic::AtomicU64;
 use std::{
     path::Path,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use self::{
@@ -35,6 +37,7 @@ use self::{
     core::{Core, Sender},
     flusher::Flusher,
     meeting::Meetings,
+    spiller::{Spiller, Spilling},
     ticker::Ticker,
     waiters::Waiters,
 };
@@ -64,8 +67,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Store {
     shared: Arc<Shared>,
-    /// Joined when the last handle goes; the ticker itself only holds `shared`. `None`: nothing happens by itself.
-    _ticker: Option<Arc<Ticker>>,
+    /// Joined when the last handle goes; the threads themselves only hold `shared`. `None`: nothing happens by itself.
+    _threads: Option<Arc<(Ticker, Option<Spilling>)>>,
 }
 
 /// What every handle and the ticker work on.
@@ -78,6 +81,9 @@ struct Shared {
     flusher: Flusher,
     durability: Durability,
     meetings: Meetings,
+    /// `None`: no cell leaves memory.
+    spiller: Option<Spiller>,
+    starved: Duration,
     clock: Clock,
 }
 
@@ -95,7 +101,7 @@ impl Store {
         let unit = options.unit(incarnation, 0)?;
         let mut core = Core::new(catalog, log, options.durability);
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock).ticking())
+        Ok(Self::open(core, unit, clock, &options).ticking())
     }
 
     /// A store without threads, whose time is set by hand: the same calls in the same order come to the same end.
@@ -106,7 +112,7 @@ impl Store {
         let (catalog, first) = Catalog::create(definition, 7, clock.now())?;
         let (mut core, unit) = (Core::new(catalog, log, Durability::None), Unit::new(options.chunk_bytes, 0));
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock))
+        Ok(Self::open(core, unit, clock, &options))
     }
 
     /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
@@ -135,10 +141,10 @@ impl Store {
         }
         let mut core = Core::new(catalog, log, options.durability);
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock).ticking())
+        Ok(Self::open(core, unit, clock, &options).ticking())
     }
 
-    fn open(core: Core, unit: Unit, clock: Clock) -> Self {
+    fn open(core: Core, unit: Unit, clock: Clock, options: &Options) -> Self {
         let durability = core.durability;
         let definition = Arc::new(core.catalog.state().definition().clone());
         let transport = Arc::new(Local::new(unit.clone()));
@@ -151,14 +157,17 @@ impl Store {
             flusher: Flusher::default(),
             durability,
             meetings: Meetings::default(),
+            spiller: options.spill.as_ref().map(|_| Spiller::default()),
+            starved: Duration::from_millis(options.starved_ms),
             clock,
         });
-        Self { shared, _ticker: None }
+        Self { shared, _threads: None }
     }
 
     fn ticking(self) -> Self {
         let ticker = Ticker::start(self.shared.clone());
-        Self { _ticker: Some(Arc::new(ticker)), ..self }
+        let spilling = self.shared.spiller.is_some().then(|| Spilling::start(self.shared.clone()));
+        Self { _threads: Some(Arc::new((ticker, spilling))), ..self }
     }
 
     /// A worker's connection. The store keeps its heartbeat; its leases stay its own business.
@@ -177,10 +186,7 @@ impl Store {
     /// Ends the run from outside (Ctrl-C): every waiting claim, put and pin, now and later, gets [`Error::Stopped`];
     /// what is leased can still be committed or given back. The first reason stays.
     pub fn stop(&self, reason: impl Into<String>) {
-        if let Ok(mut core) = self.shared.lock() {
-            core.stopped.get_or_insert_with(|| reason.into());
-        }
-        self.shared.waiters.wake_all();
+        self.shared.stop(reason.into());
     }
 
     /// Why the store was stopped, if it was.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::Error,
     log::{Flush, Log, Policy},
-    unit::{Unit, arena::Arena},
+    unit::{Spills, Unit, arena::Arena},
 };
 
 /// What survives the end of the store's process.
@@ -44,6 +44,11 @@ pub struct Options {
     pub arena: Option<PathBuf>,
     /// Size of a file of the arena in bytes; its room is reserved at once.
     pub arena_segment_bytes: usize,
+    /// Where cells go that leave memory: when the budget keeps groups out, those that only readers outside the run
+    /// ([`Task::external`](crate::catalog::definition::Task::external)) still want. `None`: they stay.
+    pub spill: Option<PathBuf>,
+    /// How long the run may wait for bytes that only readers outside it will let go, in milliseconds, before it is stopped.
+    pub starved_ms: u64,
     /// Bytes after which a chunk takes no more cells.
     pub chunk_bytes: usize,
     /// Tells pointers of this catalog from those of others. `None`: random.
@@ -59,6 +64,8 @@ impl Default for Options {
             durability: Durability::None,
             arena: None,
             arena_segment_bytes: 16 << 20,
+            spill: None,
+            starved_ms: 60_000,
             chunk_bytes: 256 << 10,
             incarnation: None,
         }
@@ -96,11 +103,19 @@ impl Options {
 
     /// The unit of a store that begins or is restored: an empty one.
     pub(super) fn unit(&self, incarnation: u64, life: u64) -> Result<Unit, Error> {
-        if self.durability == Durability::None {
-            return Ok(Unit::new(self.chunk_bytes, life));
-        }
-        let arena = Arena::create(&self.arena_dir()?, self.arena_segment_bytes, incarnation)?;
-        Ok(Unit::over(Some(arena), self.chunk_bytes, life))
+        let arena = match self.durability {
+            Durability::None => None,
+            _ => Some(Arena::create(&self.arena_dir()?, self.arena_segment_bytes, incarnation)?),
+        };
+        let unit = Unit::over(arena, self.spills(|_| false)?, self.chunk_bytes, life);
+        unit.go_on();
+        Ok(unit)
+    }
+
+    /// Where cells go that leave memory. Of the files there those stay that are `known`.
+    pub(super) fn spills(&self, known: impl Fn(u64) -> bool) -> Result<Option<Spills>, Error> {
+        let durable = self.durability == Durability::Host;
+        Ok(self.spill.as_ref().map(|dir| Spills::open(dir, durable, known)).transpose()?)
     }
 
     /// A log that begins, where one is wanted.

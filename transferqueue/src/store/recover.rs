@@ -22,7 +22,7 @@ use crate::{
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     log::{self, Log, Torn},
     unit::{
-        Unit,
+        SpillError, Unit,
         arena::{Arena, ArenaError, Found},
     },
 };
@@ -73,18 +73,23 @@ impl Store {
         catalog.go_on();
         arena.is_of(catalog.state().incarnation)?;
         let life = found.iter().map(|found| found.entry.chunk).chain(named.last).map(Unit::life).max();
-        let unit = Unit::over(Some(arena), options.chunk_bytes, life.map_or(0, |life| life + 1));
+        let files = |number| catalog.state().tables.values().any(|table| table.spills.contains_key(&number));
+        let spills = options.spills(files)?;
+        let unit = Unit::over(Some(arena), spills, options.chunk_bytes, life.map_or(0, |life| life + 1));
         let (seq, sessions) = (catalog.state().seq(), catalog.state().sessions.values().filter(|s| !s.here).count());
         let here: Vec<SessionId> =
             catalog.state().sessions.iter().filter(|(_, session)| session.here).map(|(&id, _)| id).collect();
-        let puts = adopt(catalog.state(), &unit, found, &named, options)?;
+        let Adopted { puts, used } = adopt(catalog.state(), &unit, found, &named, options)?;
+        unit.go_on();
+        // With them goes what nobody needs any more.
+        drop(used);
         let held = puts.len();
         let mut core = Core::new(catalog, Some(log), options.durability);
         for (session, number, cells) in puts {
             // Whatever is over the limit was not held before either.
             drop(core.held.put(session, number, cells));
         }
-        let store = Self::open(core, unit, Clock::start()).ticking();
+        let store = Self::open(core, unit, Clock::start(), options).ticking();
         // The clock begins anew: whoever holds something has its full time again.
         for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
             store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command }, false)?;
@@ -140,32 +145,40 @@ impl Named {
 /// Runs of live cells of a chunk, as `(first slot, length)`.
 type Runs = Vec<(u32, u32)>;
 
-/// Gives the unit what still counts of the arena, and returns the puts that live sessions have not named yet.
-fn adopt(
-    state: &State,
-    unit: &Unit,
-    found: Vec<Found>,
-    named: &Named,
-    options: &Options,
-) -> Result<Vec<(SessionId, u64, Cells)>, Error> {
+/// What came of an arena's payloads.
+struct Adopted {
+    /// Puts that live sessions have not named yet.
+    puts: Vec<(SessionId, u64, Cells)>,
+    /// All payloads.
+    used: Vec<Found>,
+}
+
+/// Gives the unit what still counts of the arena.
+fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: &Options) -> Result<Adopted, Error> {
     let mut live: BTreeMap<ChunkId, Runs> = BTreeMap::new();
     for run in state.live_cells() {
         live.entry(run.chunk).or_default().push((run.slot, run.len));
     }
     live.values_mut().for_each(join);
+    let spilled = adopt_spilled(state, unit, &mut live, options)?;
     // Cells that are open are referred to, too, and are no live ones yet.
     let referred: BTreeSet<ChunkId> = state.tables.values().flat_map(|table| table.pages.run_chunks()).collect();
     let mut chunks: BTreeMap<ChunkId, Vec<Found>> = BTreeMap::new();
     for found in found {
         chunks.entry(found.entry.chunk).or_default().push(found);
     }
-    let mut puts = Vec::new();
+    let (mut puts, mut used) = (Vec::new(), Vec::new());
     for (chunk, mut payloads) in chunks {
+        if spilled.contains(&chunk) {
+            // What was left of it when the file took its place.
+            used.extend(payloads);
+            continue;
+        }
         payloads.sort_unstable_by_key(|found| found.entry.slot);
         let runs = live.remove(&chunk).unwrap_or_default();
         let (mut pieces, mut waiting, mut missing) = (Vec::new(), Vec::new(), runs.clone());
         let mut key: Option<(PartitionId, ColumnId)> = None;
-        for found in payloads {
+        for found in &payloads {
             let entry = &found.entry;
             let needed = take(&mut missing, entry.slot, entry.place.rows);
             let writer = entry.writer.filter(|(session, _)| {
@@ -189,6 +202,7 @@ fn adopt(
             key = Some((entry.partition, entry.column));
             pieces.push((entry.slot, array));
         }
+        used.extend(payloads);
         if let Some((slot, len)) = missing.first() {
             return Err(lost(options, chunk, *slot, *len));
         }
@@ -201,8 +215,44 @@ fn adopt(
     }
     match live.first_key_value() {
         Some((chunk, runs)) => Err(lost(options, *chunk, runs[0].0, runs[0].1)),
-        None => Ok(puts),
+        None => Ok(Adopted { puts, used }),
     }
+}
+
+/// Gives the unit what lies in spill files: which chunks.
+fn adopt_spilled(
+    state: &State,
+    unit: &Unit,
+    live: &mut BTreeMap<ChunkId, Runs>,
+    options: &Options,
+) -> Result<BTreeSet<ChunkId>, Error> {
+    let mut adopted = BTreeSet::new();
+    for (&partition, table) in &state.tables {
+        for spill in table.spills.values() {
+            let Some(dir) = &options.spill else {
+                let what = format!(
+                    "cells of partition `{}` were spilled to file {}; found `spill: None`; name the folder they lie in",
+                    table.name, spill.file.number
+                );
+                return Err(Error::Options { what });
+            };
+            let column = spill.chunks.iter().find_map(|chunk| Some(table.chunks.get(chunk)?.column));
+            let Some(column) = column else { continue };
+            let (key, def) = ((partition, ColumnId(column)), &table.fields[usize::from(column)].def);
+            for (chunk, runs) in unit.adopt_file(key, def, spill.file, |chunk| spill.chunks.contains(&chunk))? {
+                let mut missing = live.remove(&chunk).unwrap_or_default();
+                for (slot, len) in runs {
+                    take(&mut missing, slot, len);
+                }
+                if let Some((slot, len)) = missing.first() {
+                    let found = format!("no cells {slot}..{} of chunk {chunk}, which are live", slot + len);
+                    return Err(SpillError::Damaged { path: dir.clone(), found }.into());
+                }
+                adopted.insert(chunk);
+            }
+        }
+    }
+    Ok(adopted)
 }
 
 /// Sorts runs and joins those that follow each other.

@@ -6,10 +6,10 @@ use std::{
         mpsc::{RecvTimeoutError, SyncSender, sync_channel},
     },
     thread::{Builder, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::{Shared, core::Sender};
+use super::{Shared, core::Sender, spiller::Spiller};
 use crate::{
     catalog::command::{Command, Request},
     error::Error,
@@ -29,10 +29,10 @@ impl Ticker {
     pub(super) fn start(shared: Arc<Shared>) -> Self {
         let (alive, ended) = sync_channel(0);
         let run = move || {
-            let mut count = 0;
+            let (mut count, mut hunger) = (0, Hunger::default());
             while ended.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 count += 1;
-                if let Err(error) = tick(&shared, count % HEARTBEAT == 0) {
+                if let Err(error) = tick(&shared, count % HEARTBEAT == 0).and_then(|()| hunger.look(&shared)) {
                     // Waiters ask again and hear the same error.
                     tracing::error!(%error, "the store no longer ticks");
                     shared.waiters.wake_all();
@@ -66,4 +66,36 @@ fn tick(shared: &Shared, heartbeat: bool) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Whether the run waits for bytes that nobody in it will let go, and since when.
+#[derive(Default)]
+struct Hunger {
+    since: Option<(Instant, u64)>,
+}
+
+impl Hunger {
+    fn look(&mut self, shared: &Shared) -> Result<(), Error> {
+        let (starved, spiller) = {
+            let core = shared.lock()?;
+            let starved = if core.stopped.is_none() { core.catalog.state().starved() } else { None };
+            (starved, shared.spiller.as_ref())
+        };
+        let Some(starved) = starved else {
+            self.since = None;
+            return Ok(());
+        };
+        spiller.iter().for_each(|spiller| spiller.nudge());
+        let (since, moved) = *self.since.get_or_insert((Instant::now(), starved.moved));
+        if moved != starved.moved {
+            self.since = Some((Instant::now(), starved.moved));
+        } else if since.elapsed() >= shared.starved {
+            let spilling = match spiller.map(Spiller::failed) {
+                Some(Some(error)) => format!("; spilling failed: {error}"),
+                _ => String::new(),
+            };
+            shared.stop(format!("nothing has moved for {} s: {}{spilling}", since.elapsed().as_secs(), starved.why));
+        }
+        Ok(())
+    }
 }

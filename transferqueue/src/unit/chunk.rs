@@ -1,10 +1,13 @@
 //! A chunk: pieces of one column at numbered slots, and who holds it.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use arrow::array::{Array, ArrayRef};
 
-use super::Key;
+use super::{
+    Key,
+    spill::{Held, Pieces},
+};
 use crate::ids::ChunkId;
 
 pub(super) struct Chunk {
@@ -27,6 +30,8 @@ struct State {
     retired: bool,
     grants: u32,
     writes: u32,
+    /// The file that the pieces lie in, if they do.
+    spill: Option<Arc<Held>>,
 }
 
 struct Piece {
@@ -40,6 +45,13 @@ pub(super) struct Account {
     pub(super) cells: u64,
     pub(super) live: bool,
     pub(super) granted: bool,
+    pub(super) spilled: bool,
+}
+
+/// Pieces with their bytes. They are slices of one array: each counts for what it shows.
+fn shown(pieces: Pieces) -> (usize, Vec<Piece>) {
+    let bytes = pieces.iter().map(|(_, array)| array.to_data().get_slice_memory_size().unwrap_or(0)).sum();
+    (bytes, pieces.into_iter().map(|(first, array)| Piece { first, array }).collect())
 }
 
 impl Chunk {
@@ -54,23 +66,16 @@ impl Chunk {
             retired: false,
             grants: 0,
             writes: 1,
+            spill: None,
         };
         Self { id, key, state: Mutex::new(state) }
     }
 
     /// A closed chunk of an earlier life; slots between the pieces are gone. `live`: the catalog holds it.
-    pub(super) fn restored(id: ChunkId, key: Key, pieces: Vec<(u32, ArrayRef)>, live: bool) -> Self {
-        let state = State {
-            end: pieces.last().map_or(0, |(first, array)| first + array.len() as u32),
-            // Pieces are slices of one array: each counts for what it shows.
-            bytes: pieces.iter().map(|(_, array)| array.to_data().get_slice_memory_size().unwrap_or(0)).sum(),
-            pieces: pieces.into_iter().map(|(first, array)| Piece { first, array }).collect(),
-            live,
-            closed: true,
-            retired: false,
-            grants: 0,
-            writes: 0,
-        };
+    pub(super) fn restored(id: ChunkId, key: Key, pieces: Pieces, live: bool) -> Self {
+        let end = pieces.last().map_or(0, |(first, array)| first + array.len() as u32);
+        let (bytes, pieces) = shown(pieces);
+        let state = State { end, bytes, pieces, live, closed: true, retired: false, grants: 0, writes: 0, spill: None };
         Self { id, key, state: Mutex::new(state) }
     }
 
@@ -147,6 +152,22 @@ impl Chunk {
         state.closed |= !live;
     }
 
+    /// Takes no more cells from now on; whether every one of it is decided, so that it may be written to a file.
+    pub(super) fn close(&self) -> bool {
+        let mut state = self.lock();
+        state.closed = true;
+        state.live && state.writes == 0 && state.spill.is_none()
+    }
+
+    /// Its live cells lie in a file from now on; what they were views of before.
+    pub(super) fn spilled(&self, pieces: Pieces, file: Arc<Held>) -> Vec<ArrayRef> {
+        let mut state = self.lock();
+        let (bytes, pieces) = shown(pieces);
+        (state.bytes, state.spill) = (bytes, Some(file));
+        let before = std::mem::replace(&mut state.pieces, pieces);
+        before.into_iter().map(|piece| piece.array).collect()
+    }
+
     /// Marks the chunk as having left when nobody holds it; whether it did so just now.
     pub(super) fn retire_if_unheld(&self) -> bool {
         let mut state = self.lock();
@@ -162,6 +183,7 @@ impl Chunk {
             cells: state.pieces.iter().map(|piece| piece.array.len() as u64).sum(),
             live: state.live,
             granted: state.grants > 0,
+            spilled: state.spill.is_some(),
         }
     }
 

@@ -25,12 +25,13 @@
 pub(crate) mod arena;
 mod chunk;
 mod open;
+mod spill;
 mod stats;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
@@ -40,9 +41,11 @@ use std::{
 use arrow::array::ArrayRef;
 use dashmap::DashMap;
 
+pub(crate) use self::spill::Spills;
 pub use self::{
     arena::ArenaError,
     open::OpenCell,
+    spill::SpillError,
     stats::{ColumnBytes, Stats},
 };
 use self::{
@@ -51,7 +54,8 @@ use self::{
 };
 use crate::{
     arrow_map::{self, MapError},
-    catalog::command::{CellRun, Sizes},
+    catalog::command::{CellRun, Sizes, SpillFile},
+    cells_file::{self, Live},
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     schema::Column,
     transport::{Placed, View},
@@ -101,6 +105,8 @@ pub(crate) struct Inner {
     open: Mutex<HashMap<Key, u64>>,
     next: AtomicU64,
     capacity: usize,
+    /// Where cells go that leave memory, if they may.
+    spills: Option<Spills>,
     /// Where bytes are kept beyond this process, if they are. The last field: chunks go before it closes.
     arena: Option<Arena>,
 }
@@ -110,6 +116,7 @@ impl Drop for Inner {
         // What the chunks hold stays in the files.
         if let Some(arena) = &self.arena {
             arena.close();
+            self.spills.iter().for_each(Spills::keep);
         }
     }
 }
@@ -133,17 +140,18 @@ impl Unit {
     /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
     /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
     pub fn new(capacity: usize, life: u64) -> Self {
-        Self::over(None, capacity, life)
+        Self::over(None, None, capacity, life)
     }
 
-    /// A unit whose bytes lie in an arena.
-    pub(crate) fn over(arena: Option<Arena>, capacity: usize, life: u64) -> Self {
+    /// A unit whose bytes lie in an arena, or may leave memory for files.
+    pub(crate) fn over(arena: Option<Arena>, spills: Option<Spills>, capacity: usize, life: u64) -> Self {
         let inner = Inner {
             chunks: DashMap::new(),
             filling: Mutex::default(),
             open: Mutex::default(),
             next: AtomicU64::new((life << LIFE_BITS) + 1),
             capacity,
+            spills,
             arena,
         };
         Self { inner: Arc::new(inner) }
@@ -252,6 +260,12 @@ impl Unit {
         OpenCell::new(self.inner.clone(), (partition, id))
     }
 
+    /// What an earlier life has left is taken over, or not needed: from now on files go with what lies in them.
+    pub(crate) fn go_on(&self) {
+        self.inner.arena.iter().for_each(Arena::go_on);
+        self.inner.spills.iter().for_each(Spills::go_on);
+    }
+
     /// Every chunk that is there.
     #[cfg(test)]
     pub(crate) fn chunk_ids(&self) -> std::collections::BTreeSet<ChunkId> {
@@ -286,6 +300,73 @@ impl Unit {
     /// Puts a closed chunk back whose pieces lie where they are to stay.
     pub(crate) fn adopt(&self, key: Key, chunk: ChunkId, pieces: Vec<(u32, ArrayRef)>, live: bool) {
         self.inner.chunks.insert(chunk, Arc::new(Chunk::restored(chunk, key, pieces, live)));
+    }
+
+    /// Closes chunks whose live cells are to leave memory, and holds them. Called under the catalog's lock: `chunks` are what
+    /// it knows of them, and nothing is added any more. Chunks with cells that no event has named yet are left out.
+    pub(crate) fn close(&self, chunks: &BTreeMap<ChunkId, Vec<u32>>) -> BTreeMap<ChunkId, Live> {
+        let live = |(id, slots): (&ChunkId, &Vec<u32>)| {
+            let grant = self.grant(*id).filter(|grant| grant.chunk.close())?;
+            Some((*id, Live { grant, slots: cells_file::runs(slots) }))
+        };
+        chunks.iter().filter_map(live).collect()
+    }
+
+    /// Writes the live cells of closed chunks of one column to a file. They stay in memory until the catalog's event says
+    /// otherwise ([`Unit::spilled`]). `None` where no cell may leave memory.
+    ///
+    /// # Errors
+    /// [`SpillError`]; nothing has changed then.
+    pub(crate) fn write_out(
+        &self,
+        column: &Column,
+        chunks: &BTreeMap<ChunkId, Live>,
+    ) -> Result<Option<SpillFile>, SpillError> {
+        self.inner.spills.as_ref().map(|spills| spills.write(column, chunks)).transpose()
+    }
+
+    /// An event says that chunks lie in a file now: their pieces are views of it from now on. Returns what they were
+    /// views of before.
+    pub(crate) fn spilled(&self, file: &SpillFile, chunks: &[ChunkId]) -> Vec<ArrayRef> {
+        let written = self.inner.spills.as_ref().and_then(|spills| spills.take(file.number));
+        let Some(mut written) = written else { return Vec::new() };
+        let mut before = Vec::new();
+        for id in chunks {
+            let chunk = self.inner.chunks.get(id).map(|chunk| chunk.clone());
+            if let (Some(chunk), Some(pieces)) = (chunk, written.chunks.remove(id)) {
+                before.extend(chunk.spilled(pieces, written.file.clone()));
+            }
+        }
+        before
+    }
+
+    /// Gives up a file that no event has named.
+    pub(crate) fn forget_file(&self, number: u64) {
+        drop(self.inner.spills.as_ref().and_then(|spills| spills.take(number)));
+    }
+
+    /// Puts back the chunks of a file that an earlier life has written: all of one column. Returns their pieces' slots.
+    ///
+    /// # Errors
+    /// [`SpillError`] when the file is not what was written.
+    pub(crate) fn adopt_file(
+        &self,
+        key: Key,
+        column: &Column,
+        file: SpillFile,
+        wanted: impl Fn(ChunkId) -> bool,
+    ) -> Result<Vec<(ChunkId, Vec<(u32, u32)>)>, SpillError> {
+        let Some(spills) = &self.inner.spills else { return Ok(Vec::new()) };
+        spills.begin_at(file.number + 1);
+        let written = spills.find(file, column)?;
+        let mut adopted = Vec::new();
+        for (id, pieces) in written.chunks.into_iter().filter(|(id, _)| wanted(*id)) {
+            adopted.push((id, pieces.iter().map(|(first, array)| (*first, array.len() as u32)).collect()));
+            let chunk = Arc::new(Chunk::restored(id, key, Vec::new(), true));
+            chunk.spilled(pieces, written.file.clone());
+            self.inner.chunks.insert(id, chunk);
+        }
+        Ok(adopted)
     }
 
     /// Holds cells of an adopted chunk for a writer that has not named them yet.

@@ -16,6 +16,8 @@ pub struct ColumnBytes {
     pub cells: u64,
     /// Bytes of chunks that the catalog holds.
     pub live: u64,
+    /// Of these, bytes that lie in files (see [`Options::spill`](crate::store::Options::spill)).
+    pub spilled: u64,
     /// Bytes of chunks that some view holds, live or freed.
     pub pinned: u64,
     /// Of these, bytes that the catalog has freed already: they leave with their last view.
@@ -40,6 +42,7 @@ impl Stats {
             chunks: sum.chunks + c.chunks,
             cells: sum.cells + c.cells,
             live: sum.live + c.live,
+            spilled: sum.spilled + c.spilled,
             pinned: sum.pinned + c.pinned,
             lingering: sum.lingering + c.lingering,
             unsettled: sum.unsettled + c.unsettled,
@@ -64,6 +67,7 @@ impl Inner {
             sum.chunks += 1;
             sum.cells += account.cells;
             sum.live += bytes(account.live);
+            sum.spilled += bytes(account.live && account.spilled);
             sum.pinned += bytes(account.granted);
             sum.lingering += bytes(account.granted && !account.live);
             sum.unsettled += bytes(!account.granted && !account.live);

@@ -442,7 +442,8 @@ impl Model {
     }
 
     pub fn ended(&self, task: usize) -> bool {
-        self.samples_closed && !self.rows.iter().any(|row| row.tasks[task].active())
+        let needed = task == TRAIN && !self.over();
+        self.samples_closed && !needed && !self.rows.iter().any(|row| row.tasks[task].active())
     }
 
     pub fn over(&self) -> bool {

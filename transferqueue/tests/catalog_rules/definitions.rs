@@ -257,3 +257,20 @@ fn refusals_of_a_definition_are_of_that_kind() {
     def.tasks[0].attempts = 0;
     assert!(matches!(Catalog::create(def, 1, Millis(0)), Err(Refusal::Definition(_))));
 }
+
+#[test]
+fn an_external_task_reads_alone() {
+    for (writes, trains) in [(true, false), (false, true)] {
+        let mut def = base();
+        let found =
+            def.tasks.iter_mut().find(|task| if trains { task.trains.is_some() } else { !task.writes.is_empty() });
+        let task = found.unwrap();
+        task.external = true;
+        let name = format!("`{}`", task.name);
+        assert_eq!(writes, !trains);
+        refused(def, &[&name, "external", "reads alone"]);
+    }
+    let mut def = base();
+    def.tasks.push(Task { external: true, ..task("exporter", "samples", Grain::Row, &["responses"], &[]) });
+    Catalog::create(def, 1, Millis(0)).unwrap();
+}

@@ -355,6 +355,28 @@ fn when_every_row_of_a_cycle_was_dropped_all_ranks_are_told_once_to_end_it() {
 }
 
 #[test]
+fn a_gang_that_lost_a_rank_still_ends_a_cycle_whose_rows_were_all_dropped_meanwhile() {
+    let mut run = Run::new(gang(2, 2, schedule(1, 1, 0, 1)));
+    run.stream(1);
+    run.lose(1);
+    let partition = run.world.partition("samples");
+    let rows = DropRows { rows: Rows::run(RowId(0), 2), reason: "filtered".into() };
+    run.world.call(run.streamer, Command::Drop { partition, rows }).unwrap();
+    assert!(matches!(run.refused(0), Refusal::GangEnded { .. }));
+    run.ranks = ["actor-0", "actor-1"].map(|name| run.world.session(name)).into();
+    run.join_as(run.ranks[0], 0).unwrap();
+    let waits = run.waits(0);
+    assert!(waits.contains("rank 1"), "nothing has ended while the cycle is not published: {waits}");
+    run.join_as(run.ranks[1], 1).unwrap();
+    for rank in [1, 0] {
+        let claimed = run.claimed(rank);
+        assert!(claimed.batch.rows.is_empty() && claimed.cut.unwrap().last);
+    }
+    assert_eq!(run.world.offer(run.ranks[0], "policy", Some(0)), Ok(Reply::Offered(Some(1))));
+    assert_eq!(run.world.claim(run.ranks[1], "actor", 1), Ok(Reply::Ended));
+}
+
+#[test]
 fn rows_dropped_before_a_rank_takes_its_share_are_not_given_to_it() {
     let mut run = Run::new(gang(4, 2, schedule(1, 1, 0, 1)));
     run.stream(1);

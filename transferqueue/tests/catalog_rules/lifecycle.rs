@@ -268,6 +268,44 @@ fn admission_waits_for_bytes_and_goes_on_when_some_are_given_back() {
 }
 
 #[test]
+fn spilled_cells_make_room_for_groups_and_die_as_others_do() {
+    let mut def = grpo(1, schedule(1, 1, 3, 9));
+    for column in &mut def.partitions[1].columns {
+        column.max_bytes = Some(10);
+    }
+    def.budget = Some(65);
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 9).unwrap();
+    world.work(s, "rollout", 2);
+    assert_eq!(world.live("samples"), 2, "48 are reserved or held");
+    let samples = world.partition("samples");
+    let held = |world: &World| {
+        let columns = world.catalog.state().columns().into_iter();
+        columns.filter(|c| c.partition == "samples").map(|c| (c.bytes_live, c.bytes_spilled)).collect::<Vec<_>>()
+    };
+    let chunks: Vec<_> =
+        world.catalog.state().live_cells().filter(|r| r.partition == samples).map(|r| r.chunk).collect();
+    let spill = |number| Command::Spill {
+        partition: samples,
+        file: SpillFile { number, bytes: 1, crc32: 0 },
+        chunks: chunks.clone(),
+    };
+    world.own(spill(0)).unwrap();
+    assert_eq!(held(&world)[0], (8, 8), "{:?}", held(&world));
+    assert!(world.waits(s, "rollout").to_string().contains("waits for bytes: 40 of 65"));
+    let seq = world.catalog.state().seq();
+    world.own(spill(1)).unwrap();
+    assert_eq!(world.catalog.state().seq(), seq, "what lies in a file is not written again");
+    world.work(s, "reward", 2);
+    assert_eq!(world.live("samples"), 3, "28 + 30 fit");
+    let rows = DropRows { rows: Rows::run(RowId(0), 2), reason: "test".into() };
+    world.own(Command::Drop { partition: samples, rows }).unwrap();
+    assert_eq!(held(&world)[0], (0, 0));
+    assert!(world.last().iter().any(|e| matches!(e, Event::ChunksFreed { .. })));
+}
+
+#[test]
 fn a_put_waits_at_the_capacity_and_is_woken_by_admission() {
     let mut def = grpo(1, schedule(1, 1, 0, 9));
     def.partitions[0].birth = Birth::Put { capacity: Some(2) };

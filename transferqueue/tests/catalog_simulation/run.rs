@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use transferqueue::{
-    RowId, TaskId,
+    RowId, SessionId, TaskId,
     catalog::{Event, Publication, Record, Refusal, command::*},
 };
 
@@ -23,15 +23,18 @@ pub struct Simulation {
     plan: Plan,
     world: World,
     workers: Vec<Worker>,
-    source: transferqueue::SessionId,
+    source: SessionId,
     put: u64,
     put_val: bool,
     closed: bool,
     /// What the parts offered for a cycle were trained on.
     parts: BTreeMap<u16, BTreeSet<RowId>>,
+    /// By model: what ranks had trained that died and were not yet missed.
+    added: Vec<(u16, SessionId, BTreeSet<RowId>)>,
     trained: BTreeSet<(TaskId, RowId)>,
     seen: usize,
     restores: u64,
+    spills: u64,
 }
 
 pub struct Ended {
@@ -40,6 +43,7 @@ pub struct Ended {
     pub trained: u64,
     pub restores: u64,
     pub lost_sessions: u64,
+    pub spilled_chunks: u64,
 }
 
 impl Simulation {
@@ -74,9 +78,11 @@ impl Simulation {
             put_val,
             closed: false,
             parts: BTreeMap::new(),
+            added: Vec::new(),
             trained: BTreeSet::new(),
             seen: 0,
             restores: 0,
+            spills: 0,
         }
     }
 
@@ -103,6 +109,12 @@ impl Simulation {
                     if cycle.is_some() {
                         let others = self.workers.iter_mut().filter(|worker| worker.trains == Some(model));
                         others.for_each(|rank| memory.append(&mut rank.memory));
+                        let living = self.world.catalog.state().sessions(transferqueue::Millis(self.world.now));
+                        for (_, session, mut rank) in self.added.extract_if(.., |added| added.0 == model) {
+                            if living.iter().any(|view| view.session == session) {
+                                memory.append(&mut rank);
+                            }
+                        }
                         self.parts.insert(model, memory);
                     }
                 }
@@ -119,11 +131,19 @@ impl Simulation {
         let lost = |record: &Record| {
             record.events.iter().filter(|event| matches!(event, Event::SessionEnded { lost: true, .. })).count() as u64
         };
+        let spilled = |record: &Record| {
+            let chunks = record.events.iter().map(|event| match event {
+                Event::ChunksSpilled { chunks, .. } => chunks.len() as u64,
+                _ => 0,
+            });
+            chunks.sum::<u64>()
+        };
         Ended {
             stopped,
             trained: self.trained.len() as u64,
             restores: self.restores,
             lost_sessions: self.world.log.iter().map(lost).sum(),
+            spilled_chunks: self.world.log.iter().map(spilled).sum(),
             log: std::mem::take(&mut self.world.log).into_iter().collect::<Vec<_>>(),
         }
         .replayed(&mut self.world)
@@ -140,6 +160,9 @@ impl Simulation {
         if self.random.below(1000) < self.plan.trouble {
             self.world.now = self.world.now.saturating_sub(40_000);
         }
+        if self.random.chance(2) {
+            self.spill();
+        }
         // In-process sessions are kept alive by the store.
         if self.random.chance(5) {
             let living: Vec<_> = self.workers.iter().filter(|w| !w.dead).map(|w| w.session).collect();
@@ -147,6 +170,21 @@ impl Simulation {
                 drop(self.world.call(session, Command::Heartbeat));
             }
         }
+    }
+
+    /// Chunks of some column go to a file, whoever wants them.
+    fn spill(&mut self) {
+        let runs: Vec<_> = self.world.catalog.state().live_cells().collect();
+        if runs.is_empty() {
+            return;
+        }
+        let column = |run: &transferqueue::catalog::views::LiveRun| (run.partition, run.column);
+        let of = column(self.random.pick(&runs));
+        let all = runs.iter().filter(|run| column(run) == of).map(|run| run.chunk);
+        let chunks: BTreeSet<_> = all.filter(|_| self.random.chance(50)).collect();
+        let file = SpillFile { number: self.spills, bytes: 1, crc32: 0 };
+        self.spills += 1;
+        self.world.own(Command::Spill { partition: of.0, file, chunks: chunks.into_iter().collect() }).unwrap();
     }
 
     /// The source puts prompts, then closes.
@@ -185,7 +223,12 @@ impl Simulation {
         let trouble = self.plan.trouble;
         if self.workers[i].dead {
             if self.random.chance(10) {
-                self.workers[i].reborn(&mut self.world);
+                let worker = &mut self.workers[i];
+                if let (Some(model), Some(_)) = (worker.trains, worker.rank) {
+                    // What a rank has added to the sums is with the others, until its death is noticed.
+                    self.added.push((model, worker.session, std::mem::take(&mut worker.memory)));
+                }
+                worker.reborn(&mut self.world);
             }
             return;
         }
@@ -228,7 +271,11 @@ impl Simulation {
                 let consumed = by_task.remove(&task).unwrap_or_default();
                 let memory = memory.unwrap_or_default();
                 // Rows dropped after they were trained are in memory and not consumed.
-                assert!(consumed.is_subset(&memory), "cycle {cycle}: {consumed:?} consumed, {memory:?} trained");
+                assert!(
+                    consumed.is_subset(&memory),
+                    "cycle {cycle}: {consumed:?} consumed, {memory:?} trained\n{}",
+                    self.last_events()
+                );
             }
             assert!(by_task.is_empty());
         }
@@ -276,7 +323,14 @@ impl Simulation {
             };
             text += &format!("{} {}: {doing}\n", worker.name, if worker.dead { "(dead)" } else { "" });
         }
-        text + &format!("{:#?}", state.partitions())
+        text + &format!("{:#?}\n{}", state.partitions(), self.last_events())
+    }
+
+    /// What happened last, heartbeats left out.
+    fn last_events(&self) -> String {
+        let news = |record: &&Record| !matches!(record.events[..], [Event::SessionSeen { .. }]);
+        let last: Vec<_> = self.world.log.iter().rev().filter(news).take(12).collect();
+        last.iter().rev().map(|record| format!("{} by {:?}: {:?}\n", record.seq, record.call, record.events)).collect()
     }
 }
 

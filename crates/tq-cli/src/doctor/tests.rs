@@ -208,9 +208,9 @@ fn silent_sessions_failing_rows_poison_and_a_full_budget_are_told() {
     assert!(found[0].0 == Verdict::Failed && found[0].1.contains("no luck"), "{found:?}");
     assert!(advice(&health, "rows").contains("tq-cli why val 5;"), "{}", advice(&health, "rows"));
 
-    health.budget = Some(BudgetView { bytes: 1 << 20, used: 1 << 19, blocks: false });
+    health.budget = Some(BudgetView { bytes: 1 << 20, used: 1 << 19, blocks: false, spilled: 0 });
     assert_eq!(judged(&health, None, "budget")[0].0, Verdict::Ok);
-    health.budget = Some(BudgetView { bytes: 1 << 20, used: 1 << 20, blocks: true });
+    health.budget = Some(BudgetView { bytes: 1 << 20, used: 1 << 20, blocks: true, spilled: 0 });
     let found = judged(&health, None, "budget");
     assert!(found[0].0 == Verdict::Warning && found[0].1.contains("keeps the next group out"), "{found:?}");
 }

@@ -85,7 +85,8 @@ fn scheduled() -> BTreeSet<String> {
     let job = job();
     let mut views = Views::get(&mut Client::connect(&job.folder().join("control.sock")).unwrap()).unwrap();
     views.status.schedule = Some(schedule());
-    views.health.budget = Some(transferqueue::catalog::views::BudgetView { bytes: 9, used: 4, blocks: false });
+    views.health.budget =
+        Some(transferqueue::catalog::views::BudgetView { bytes: 9, used: 4, blocks: false, spilled: 0 });
     let page = exposition(&views);
     for line in ["tq_cycle 3", "tq_lag 1", "tq_groups{state=\"in_flight\"} 12", "tq_budget_used_bytes 4"] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");

@@ -43,6 +43,7 @@ impl Scope<'_> {
             runs: 0,
             bytes: 0,
             slots: 0,
+            spill: None,
         });
         chunk.bytes += bytes;
         chunk.slots = chunk.slots.max(write.slot + write.rows.len() as u32);
@@ -58,6 +59,10 @@ impl Scope<'_> {
             let field = &mut self.table.fields[column];
             field.live += u64::from(size);
             field.cells += 1;
+            // A file holds what a chunk held when it was written, and such a chunk takes no more: but accounts must agree.
+            if self.table.is_spilled(write.chunk) {
+                self.table.fields[column].spilled += u64::from(size);
+            }
             self.close(row, column);
             if !write.seal {
                 self.table.open.insert((row, write.column.0), Open { chunk: write.chunk, bytes: size });
@@ -115,13 +120,22 @@ impl Scope<'_> {
         }
     }
 
+    /// A cell counts as dead from now on.
+    fn count_dead(&mut self, column: usize, chunk: ChunkId, bytes: u32) {
+        let (bytes, spilled) = (u64::from(bytes), self.table.is_spilled(chunk));
+        let field = &mut self.table.fields[column];
+        field.cells -= 1;
+        field.live -= bytes;
+        field.dead += bytes;
+        if spilled {
+            field.spilled -= bytes;
+        }
+    }
+
     /// The open form of a cell dies.
     fn close(&mut self, row: RowId, column: usize) {
         let Some(open) = self.table.open.remove(&(row, column as u16)) else { return };
-        let field = &mut self.table.fields[column];
-        field.cells -= 1;
-        field.live -= u64::from(open.bytes);
-        field.dead += u64::from(open.bytes);
+        self.count_dead(column, open.chunk, open.bytes);
         self.runs(open.chunk, -1);
     }
 
@@ -130,10 +144,7 @@ impl Scope<'_> {
         let (number, offset) = place(row);
         let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
         let (cell, runs) = page.punch(column, offset).expect("invariant: a held cell lies in a run");
-        let field = &mut self.table.fields[column];
-        field.cells -= 1;
-        field.live -= u64::from(cell.bytes);
-        field.dead += u64::from(cell.bytes);
+        self.count_dead(column, cell.chunk, cell.bytes);
         self.runs(cell.chunk, runs);
     }
 
@@ -222,12 +233,9 @@ impl Scope<'_> {
         for column in set_bits(columns) {
             let page = self.table.pages.page_mut(number).expect("invariant: the row is live");
             let dead = page.kill(column, offset).expect("invariant: a held cell lies in a run");
-            let field = &mut self.table.fields[column];
-            field.cells -= 1;
-            field.live -= u64::from(dead.bytes);
-            field.dead += u64::from(dead.bytes);
-            if let Some(chunk) = dead.run_of {
-                self.runs(chunk, -1);
+            self.count_dead(column, dead.chunk, dead.bytes);
+            if dead.last {
+                self.runs(dead.chunk, -1);
             }
         }
     }

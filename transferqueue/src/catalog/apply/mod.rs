@@ -6,6 +6,7 @@ mod gang;
 mod leases;
 mod publish;
 mod scope;
+mod spill;
 
 use super::{
     event::Event,
@@ -72,6 +73,7 @@ pub fn apply(state: &mut State, event: &Event) {
             state.models[usize::from(model.0)].live.remove(version);
         }
         Event::ChunksFreed { partition, chunks, .. } => state.chunks_freed(*partition, chunks),
+        Event::ChunksSpilled { partition, file, chunks } => state.chunks_spilled(*partition, *file, chunks),
         Event::ClockJumped { to } => state.clock_jumped(*to),
     }
     state.release_parents();
@@ -92,8 +94,9 @@ impl State {
     fn chunks_freed(&mut self, partition: PartitionId, chunks: &[ChunkId]) {
         self.scratch.gone.retain(|(id, _, _)| *id != partition);
         let Some(table) = self.tables.get_mut(&partition) else { return };
-        for chunk in chunks {
-            let Some(chunk) = table.chunks.remove(chunk) else { continue };
+        for id in chunks {
+            let Some(chunk) = table.chunks.remove(id) else { continue };
+            table.forget_spilled(*id, &chunk);
             let field = &mut table.fields[usize::from(chunk.column)];
             field.dead -= chunk.bytes;
             field.freed += chunk.bytes;

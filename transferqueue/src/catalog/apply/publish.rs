@@ -7,7 +7,7 @@ use super::super::{
     state::{
         State, Wake,
         models::{Part, Version},
-        table::set_bits,
+        table::{Table, set_bits},
     },
 };
 use crate::ids::{GroupId, LeaseId, ModelId, PartitionId, RowId, SessionId, TaskId};
@@ -109,6 +109,7 @@ impl State {
         self.lineage = lineage;
         // Whoever goes on may have mended what failed, so every row has its attempts again.
         self.poisoned = None;
+        self.tables.values_mut().for_each(Table::unspill);
         self.cursors.iter_mut().for_each(|cursor| cursor.attempts.clear());
         (self.scratch.schedule, self.scratch.versions) = (true, true);
         let leases: Vec<LeaseId> = self.leases.keys().copied().collect();

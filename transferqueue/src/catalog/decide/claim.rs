@@ -32,7 +32,7 @@ pub(super) fn claim(
     }
     let table = state.table_of(cursor);
     if let Some(gang) = &cursor.gang {
-        return match table.closed && cursor.idle() {
+        return match state.has_ended(cursor) {
             true => Ok(Decision::nothing(Reply::Ended)),
             false => gang::claim(state, id, gang, session, now),
         };
@@ -51,7 +51,7 @@ pub(super) fn claim(
     };
     match found {
         Some((rows, cut)) => lease(state, cursor, id, rows, cut, session, now),
-        None if table.closed && cursor.idle() => Ok(Decision::nothing(Reply::Ended)),
+        None if state.has_ended(cursor) => Ok(Decision::nothing(Reply::Ended)),
         None => Ok(Decision::nothing(Reply::NotYet(explain::claim(state, id, limit, now)))),
     }
 }

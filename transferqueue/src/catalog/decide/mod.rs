@@ -12,6 +12,7 @@ mod outputs;
 mod partitions;
 mod publish;
 mod settle;
+mod spill;
 mod write;
 
 pub(crate) use self::{claim::servable, settle::due};
@@ -82,6 +83,9 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
             Ok(Decision::done(leases::end_session(state, *session, true)))
         }
         Command::Lose(_) => Ok(Decision::nothing(Reply::Done)),
+        Command::Spill { partition, file, chunks } => {
+            Ok(Decision::done(spill::spill(state, *partition, *file, chunks)))
+        }
         Command::Tick => Ok(Decision::done(leases::tick(state, now))),
         Command::Settle => Ok(Decision::done(due(state))),
     }

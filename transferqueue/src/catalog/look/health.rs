@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 
 use super::{
     super::{
-        definition::Gate,
         state::State,
         views::{BudgetView, FailedRow, HealthView, PoisonedRow, QuietLease, TaskWait},
     },
@@ -50,7 +49,8 @@ impl State {
             budget: self.definition.budget.map(|bytes| BudgetView {
                 bytes,
                 used: self.budgeted(),
-                blocks: self.budget_blocks(bytes),
+                blocks: self.short_of() > 0,
+                spilled: self.tables.values().flat_map(|table| &table.fields).map(|field| field.spilled).sum(),
             }),
         }
     }
@@ -79,21 +79,6 @@ impl State {
             view
         };
         silent.into_iter().map(view).collect()
-    }
-
-    /// Whether the schedule would admit a group now, and there is a row to expand, but no room in the budget.
-    fn budget_blocks(&self, budget: u64) -> bool {
-        let Some(progress) = self.progress.as_ref().filter(|p| p.cycle < p.cycles) else { return false };
-        let table = &self.tables[&progress.partition];
-        let Some(expansion) = table.expansion.as_ref().filter(|e| !table.closed && e.gate == Gate::Schedule) else {
-            return false;
-        };
-        let group = u64::from(expansion.n) * table.reservation();
-        let parent = &self.tables[&expansion.parent];
-        progress.in_flight() < progress.allowed()
-            && progress.remaining() > 0
-            && parent.live.iter_from(expansion.next.0).next().is_some()
-            && budget.saturating_sub(self.budgeted()) < group
     }
 }
 

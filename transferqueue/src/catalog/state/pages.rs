@@ -141,8 +141,9 @@ pub(crate) struct Page {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Dead {
     pub(crate) bytes: u32,
-    /// The chunk, if this was the last cell of its run.
-    pub(crate) run_of: Option<ChunkId>,
+    pub(crate) chunk: ChunkId,
+    /// Whether this was the last cell of its run.
+    pub(crate) last: bool,
 }
 
 impl Page {
@@ -220,11 +221,11 @@ impl Page {
         let i = self.find(column, offset)?;
         let run = &mut self.runs[i];
         run.live -= 1;
-        let run_of = (run.live == 0).then_some(run.chunk);
-        if run_of.is_some() {
+        let (chunk, last) = (run.chunk, run.live == 0);
+        if last {
             self.runs.remove(i);
         }
-        Some(Dead { bytes: self.size(column, offset), run_of })
+        Some(Dead { bytes: self.size(column, offset), chunk, last })
     }
 
     /// A held cell is about to be replaced: it leaves its run, which is split around it, and its generation rises. Returns
@@ -403,9 +404,9 @@ mod tests {
     #[test]
     fn a_run_stands_until_its_last_cell_is_dead() {
         let (mut page, _) = page(&[(0, 0, &[5, 6, 7])]);
-        assert_eq!(page.kill(0, 1), Some(Dead { bytes: 6, run_of: None }));
-        assert_eq!(page.kill(0, 0), Some(Dead { bytes: 5, run_of: None }));
-        assert_eq!(page.kill(0, 2), Some(Dead { bytes: 7, run_of: Some(ChunkId(1)) }));
+        assert_eq!(page.kill(0, 1), Some(Dead { bytes: 6, chunk: ChunkId(1), last: false }));
+        assert_eq!(page.kill(0, 0), Some(Dead { bytes: 5, chunk: ChunkId(1), last: false }));
+        assert_eq!(page.kill(0, 2), Some(Dead { bytes: 7, chunk: ChunkId(1), last: true }));
         assert!(page.runs.is_empty());
     }
 
@@ -431,7 +432,7 @@ mod tests {
         page.kill(0, 0).unwrap();
         page.row_mut(0).unwrap().held = 0;
         assert_eq!(page.punch(0, 1).unwrap().1, 0, "the piece behind the cell takes the place of the run");
-        assert_eq!(page.kill(0, 2), Some(Dead { bytes: 3, run_of: Some(ChunkId(1)) }));
+        assert_eq!(page.kill(0, 2), Some(Dead { bytes: 3, chunk: ChunkId(1), last: true }));
     }
 
     #[test]

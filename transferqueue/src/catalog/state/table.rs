@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     super::{
         bits::Bits,
-        command::RowHead,
+        command::{RowHead, SpillFile},
         definition::{Birth, Gate},
     },
     cursor::Tally,
@@ -38,6 +38,13 @@ pub(crate) struct Field {
     pub(crate) freed: u64,
     /// Bytes ever written: live + dead + freed, always.
     pub(crate) written: u64,
+    /// Of the live bytes, those that lie in a file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) spilled: u64,
+}
+
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
 }
 
 /// A unit of memory as the catalog knows it.
@@ -50,6 +57,17 @@ pub(crate) struct Chunk {
     pub(crate) bytes: u64,
     /// Highest slot ever written + 1.
     pub(crate) slots: u32,
+    /// Number of the file that its live cells lie in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) spill: Option<u64>,
+}
+
+/// A file of cells that were taken out of memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spill {
+    pub(crate) file: SpillFile,
+    /// Chunks that lie in it and are not freed.
+    pub(crate) chunks: BTreeSet<ChunkId>,
 }
 
 /// A cell that is still being appended to.
@@ -174,6 +192,9 @@ pub(crate) struct Table {
     pub(crate) groups: BTreeMap<GroupId, Group>,
     pub(crate) keys: BTreeMap<String, RowId>,
     pub(crate) chunks: BTreeMap<ChunkId, Chunk>,
+    /// By number.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) spills: BTreeMap<u64, Spill>,
     #[serde(with = "open_cells")]
     pub(crate) open: BTreeMap<(RowId, u16), Open>,
     /// First row and group admitted under each version, as far as rows of it may live.
@@ -199,10 +220,15 @@ impl Table {
         self.fields.iter().filter_map(|field| field.def.max_bytes).sum()
     }
 
-    /// Bytes that count against the budget: reserved, or held in columns with a declared maximum.
+    /// Bytes that count against the budget: reserved, or held in memory in columns with a declared maximum.
     pub(crate) fn budgeted(&self) -> u64 {
         let counted = self.fields.iter().filter(|field| field.def.max_bytes.is_some());
-        self.reserved + counted.map(|field| field.live).sum::<u64>()
+        self.reserved + counted.map(|field| field.live - field.spilled).sum::<u64>()
+    }
+
+    /// Whether the live cells of a chunk lie in a file.
+    pub(crate) fn is_spilled(&self, chunk: ChunkId) -> bool {
+        !self.spills.is_empty() && self.chunks.get(&chunk).is_some_and(|chunk| chunk.spill.is_some())
     }
 
     /// Live rows that the child with the schedule's gate has not expanded, or all of them without such a child.

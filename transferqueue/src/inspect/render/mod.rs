@@ -88,6 +88,7 @@ impl Reply {
                     "chunks",
                     "cells",
                     "live",
+                    "spilled",
                     "dead in chunk",
                     "pinned",
                     "lingering",
@@ -104,6 +105,7 @@ impl Reply {
                             unit.chunks.to_string(),
                             unit.cells.to_string(),
                             bytes(unit.live),
+                            bytes(unit.spilled),
                             bytes(unit.dead_in_chunk),
                             bytes(unit.pinned),
                             bytes(unit.lingering),
@@ -275,7 +277,11 @@ fn health(health: &HealthView) -> String {
     let waits = health.waits.iter().map(|wait| wait.wait.to_string());
     let budget = health.budget.iter().map(|budget| {
         let blocks = if budget.blocks { ", keeps the next group out" } else { "" };
-        format!("{} of {}{blocks}", bytes(budget.used), bytes(budget.bytes))
+        let spilled = match budget.spilled {
+            0 => String::new(),
+            spilled => format!(", {} in spill files", bytes(spilled)),
+        };
+        format!("{} of {}{blocks}{spilled}", bytes(budget.used), bytes(budget.bytes))
     });
     let lines = |name: &'static str, lines: Vec<String>| lines.into_iter().map(move |line| [name.to_owned(), line]);
     let all = lines("lease", leases.collect())

@@ -16,6 +16,7 @@
 
 mod extent;
 mod index;
+mod mapped;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use std::{
 use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::mapped::mapped;
 use self::{extent::Extent, segment::Segment};
 pub(crate) use self::{extent::Payload, index::Entry};
 use crate::{
@@ -88,7 +90,7 @@ pub(crate) struct Arena {
     filling: Mutex<Filling>,
     /// Held while the arena is open.
     _lock: File,
-    /// Set when the store closes: what is let go from then on stays in the files.
+    /// Set while the store is being recovered, and when it closes: what is let go then stays in the files.
     closing: Arc<AtomicBool>,
 }
 
@@ -141,7 +143,7 @@ impl Arena {
         let text = serde_json::to_vec(&meta).expect("invariant: plain values");
         fs::write(&draft, text).map_err(ArenaError::io(&draft, "write it"))?;
         fs::rename(&draft, &path).map_err(ArenaError::io(&path, "write it"))?;
-        Ok(Self::begin(dir, lock, segment_bytes, incarnation, 0))
+        Ok(Self::begin(dir, lock, segment_bytes, incarnation, 0, false))
     }
 
     /// Whether a folder holds an arena.
@@ -149,7 +151,8 @@ impl Arena {
         dir.join(META).is_file()
     }
 
-    /// Goes on in the folder of an earlier life, with all that lies there.
+    /// Goes on in the folder of an earlier life, with all that lies there. Nothing of it goes before [`Arena::go_on`]: a
+    /// recovery that fails leaves everything to the next one.
     ///
     /// # Errors
     /// [`ArenaError::Missing`], [`ArenaError::Damaged`], [`ArenaError::Io`].
@@ -168,7 +171,7 @@ impl Arena {
             return Err(damaged(format!("format `{}`, expected `{FORMAT}`", meta.format)));
         }
         let next = files(dir)?.last().map_or(0, |(number, _)| number + 1);
-        let arena = Self::begin(dir, lock, segment_bytes, meta.incarnation, next);
+        let arena = Self::begin(dir, lock, segment_bytes, meta.incarnation, next, true);
         let mut found = Vec::new();
         for (number, path) in files(dir)? {
             if path.extension().is_some_and(|extension| extension == segment::INDEX) {
@@ -194,9 +197,14 @@ impl Arena {
         Err(ArenaError::Foreign { path: self.dir.clone(), found: self.incarnation, expected: incarnation })
     }
 
-    fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64) -> Self {
+    /// What is let go from now on gives its room back.
+    pub(crate) fn go_on(&self) {
+        self.closing.store(false, Ordering::Release);
+    }
+
+    fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64, closing: bool) -> Self {
         let filling = Filling { next, segment: None, unsynced: BTreeMap::new() };
-        let closing = Arc::default();
+        let closing = Arc::new(AtomicBool::new(closing));
         Self { dir: dir.to_owned(), segment_bytes, incarnation, filling: Mutex::new(filling), _lock: lock, closing }
     }
 
@@ -270,7 +278,7 @@ pub(crate) enum StoreError {
 }
 
 /// Takes the folder, until the process ends, however it ends.
-fn lock(dir: &Path) -> Result<File, ArenaError> {
+pub(super) fn lock(dir: &Path) -> Result<File, ArenaError> {
     let path = dir.join(LOCK);
     let file = File::create(&path).map_err(ArenaError::io(&path, "create it"))?;
     match file.try_lock() {

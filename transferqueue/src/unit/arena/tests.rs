@@ -74,6 +74,7 @@ fn every_kind_of_column_comes_back_from_the_files_as_it_was() {
     arena.close();
     drop((kept, arena));
     let (arena, found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    arena.go_on();
     arena.is_of(7).unwrap();
     assert_eq!(found.len(), cells.len());
     for (found, (column, array)) in found.iter().zip(&cells) {
@@ -123,6 +124,7 @@ fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
     arena.close();
     drop((large, empty, arena));
     let (arena, found) = Arena::open(dir.path(), 64).unwrap();
+    arena.go_on();
     assert_eq!(&found[0].cells(&dense()).unwrap(), &numbers(0, 587));
     assert_eq!(&found[1].cells(&dense()).unwrap(), &numbers(0, 0));
     arena.close();
@@ -136,6 +138,7 @@ fn what_nobody_wants_after_a_recovery_goes_and_the_rest_stays() {
     arena.close();
     drop((kept, arena));
     let (arena, mut found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    arena.go_on();
     let third = found.remove(2).cells(&dense()).unwrap();
     drop(found);
     assert_eq!(segments(dir.path()), ["000001.data", "000001.index"]);
@@ -157,6 +160,7 @@ fn damage_is_told_by_file_and_cells() {
     bytes[17] ^= 1;
     fs::write(&data, &bytes).unwrap();
     let (arena, found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    arena.go_on();
     let error = found[0].cells(&dense()).unwrap_err().to_string();
     assert!(error.contains("000000.data is damaged: chunk 1 from slot 0 (column `x`): checksum"), "{error}");
     let foreign = arena.is_of(4).unwrap_err().to_string();

@@ -1,0 +1,186 @@
+//! Who keeps bytes that the budget wants back, and which of them nobody in the run will read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::{
+    decide::servable,
+    definition::Gate,
+    state::{
+        State,
+        cursor::Cursor,
+        table::{Table, set_bits},
+    },
+    views::OwedView,
+};
+use crate::ids::{ChunkId, ColumnId, PartitionId, RowId, TaskId};
+
+/// Chunks of one column whose live cells only readers outside the run still want.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cold {
+    pub(crate) partition: PartitionId,
+    pub(crate) column: ColumnId,
+    /// The slots of live cells of each chunk, ascending.
+    pub(crate) chunks: BTreeMap<ChunkId, Vec<u32>>,
+}
+
+/// A run that cannot go on for want of bytes that nobody in it will let go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Starved {
+    /// Grows whenever something moves: two looks with the same number saw the same.
+    pub(crate) moved: u64,
+    /// Who must read what.
+    pub(crate) why: String,
+}
+
+impl State {
+    /// Bytes that are missing for the groups which only the budget keeps out; 0 when it keeps none out.
+    pub(crate) fn short_of(&self) -> u64 {
+        let (Some(budget), Some(progress)) = (self.definition.budget, &self.progress) else { return 0 };
+        let table = &self.tables[&progress.partition];
+        let Some(expansion) = table.expansion.as_ref().filter(|e| !table.closed && e.gate == Gate::Schedule) else {
+            return 0;
+        };
+        let parent = &self.tables[&expansion.parent];
+        let room = progress.allowed().saturating_sub(progress.in_flight()).min(progress.remaining());
+        let groups = parent.live.iter_from(expansion.next.0).take(room as usize).count() as u64;
+        if progress.cycle >= progress.cycles || groups == 0 {
+            return 0;
+        }
+        let (group, free) = (u64::from(expansion.n) * table.reservation(), budget.saturating_sub(self.budgeted()));
+        if free >= group { 0 } else { (group * groups).saturating_sub(free) }
+    }
+
+    /// Chunks that only readers outside the run still want, oldest first, until they hold so many bytes. When there is none
+    /// and the run cannot go on without, those of which some cells are wanted by others, too.
+    pub(crate) fn cold(&self, bytes: u64) -> Vec<Cold> {
+        let found = self.colder(bytes, false);
+        if found.is_empty() && self.starved().is_some() { self.colder(bytes, true) } else { found }
+    }
+
+    fn colder(&self, bytes: u64, mixed: bool) -> Vec<Cold> {
+        let (mut found, mut left) = (Vec::new(), bytes);
+        for (&partition, table) in self.tables.iter().filter(|(_, table)| table.expansion.is_some()) {
+            let outside = self.outside(table);
+            if outside != 0 && left > 0 {
+                found.extend(cold_in(partition, table, outside, mixed, &mut left));
+            }
+        }
+        found
+    }
+
+    /// Bits of a partition's tasks that are no part of the run.
+    fn outside(&self, table: &Table) -> u64 {
+        let external = |(_, task): &(usize, &TaskId)| self.cursors[task.0 as usize].def.external;
+        table.tasks.iter().enumerate().filter(external).fold(0, |mask, (bit, _)| mask | 1 << bit)
+    }
+
+    /// Whether the run waits for bytes, and nothing that it does itself will bring them.
+    pub(crate) fn starved(&self) -> Option<Starved> {
+        let missing = self.short_of();
+        let idle = |(task, cursor): (usize, &Cursor)| {
+            cursor.def.external
+                || cursor.leases.is_empty() && cursor.done.is_empty() && !servable(self, TaskId(task as u32))
+        };
+        if missing == 0 || !self.cursors.iter().enumerate().all(idle) {
+            return None;
+        }
+        let holders = self.held_outside();
+        // One that reads right now will let go.
+        let reading = self.cursors.iter().any(|cursor| cursor.def.external && !cursor.leases.is_empty());
+        if holders.is_empty() || reading {
+            return None;
+        }
+        let progress = self.progress.as_ref()?;
+        let why = format!(
+            "the budget of {} bytes keeps the next group out ({missing} bytes are missing): {holders}; let it read them, give the store a folder to spill to, raise the budget, or take the reader out",
+            self.definition.budget.unwrap_or_default(),
+        );
+        let consumed: u64 = self.cursors.iter().map(|cursor| cursor.consumed).sum();
+        Some(Starved { moved: consumed + progress.admitted + progress.dropped + progress.retired, why })
+    }
+
+    /// Who outside the run is owed what, in words; empty when nobody keeps memory.
+    pub(crate) fn held_outside(&self) -> String {
+        let external = self.cursors.iter().filter(|cursor| cursor.def.external);
+        external.filter_map(|cursor| self.holds(cursor)).collect::<Vec<_>>().join("; ")
+    }
+
+    /// What a reader outside the run is owed, in words; `None` when it is owed nothing that is in memory.
+    fn holds(&self, cursor: &Cursor) -> Option<String> {
+        let table = self.table_of(cursor);
+        table.expansion.as_ref()?;
+        let columns = set_bits(cursor.reads).filter(|column| table.fields[*column].def.max_bytes.is_some());
+        let columns: Vec<usize> = columns.collect();
+        let mut bytes = 0;
+        for row in cursor.owing.iter().map(RowId) {
+            let held = table.pages.get(row).map_or(0, |row| row.held);
+            let cells = columns.iter().filter(|column| held & 1 << **column != 0);
+            let cells = cells.filter_map(|column| table.pages.cell(row, *column));
+            bytes += cells.filter(|cell| !table.is_spilled(cell.chunk)).map(|cell| u64::from(cell.bytes)).sum::<u64>();
+        }
+        let names = table.names(cursor.reads);
+        let (reader, partition, rows) = (&cursor.def.name, &table.name, cursor.owing.len());
+        (bytes > 0).then(|| {
+            format!("`{reader}`, which reads from outside the run, has not read {names} of {rows} rows of `{partition}` ({bytes} bytes)")
+        })
+    }
+
+    /// What readers outside the run are still owed; those that are owed nothing are left out.
+    pub fn owed_outside(&self) -> Vec<OwedView> {
+        let external = self.cursors.iter().filter(|cursor| cursor.def.external && !cursor.owing.is_empty());
+        let view = |cursor: &Cursor| {
+            let table = self.table_of(cursor);
+            OwedView {
+                task: cursor.def.name.clone(),
+                partition: table.name.clone(),
+                rows: cursor.owing.len(),
+                columns: cursor.def.reads.clone(),
+                spilled: set_bits(cursor.reads).map(|column| table.fields[column].spilled).sum(),
+            }
+        };
+        external.map(view).collect()
+    }
+}
+
+/// What one chunk holds, for whom.
+struct Kept {
+    column: usize,
+    slots: Vec<u32>,
+    bytes: u64,
+    /// Of these, bytes that only readers outside the run want.
+    cold: u64,
+}
+
+fn cold_in(partition: PartitionId, table: &Table, outside: u64, mixed: bool, left: &mut u64) -> Vec<Cold> {
+    // A cell that still grows is in no file.
+    let open: BTreeSet<ChunkId> = table.open.values().map(|open| open.chunk).collect();
+    let counted = table.fields.iter().enumerate().filter(|(_, field)| field.def.max_bytes.is_some());
+    let counted = counted.fold(0, |mask, (column, _)| mask | 1 << column);
+    let mut chunks: BTreeMap<ChunkId, Kept> = BTreeMap::new();
+    for row in table.live.iter().map(RowId) {
+        let Some(found) = table.pages.get(row) else { continue };
+        for column in set_bits(found.held & counted) {
+            let Some(cell) = table.pages.cell(row, column) else { continue };
+            let field = &table.fields[column];
+            let readers = if field.readers == 0 { u64::MAX } else { field.readers };
+            let wanted = readers & found.wanted() & !outside != 0 || field.linked && found.holds > 0;
+            let new = || Kept { column, slots: Vec::new(), bytes: 0, cold: 0 };
+            let chunk = chunks.entry(cell.chunk).or_insert_with(new);
+            chunk.slots.push(cell.slot);
+            chunk.bytes += u64::from(cell.bytes);
+            chunk.cold += if wanted { 0 } else { u64::from(cell.bytes) };
+        }
+    }
+    let mut columns: BTreeMap<usize, Cold> = BTreeMap::new();
+    for (id, mut chunk) in chunks {
+        let enough = chunk.cold == chunk.bytes || mixed && chunk.cold > 0;
+        if *left == 0 || !enough || open.contains(&id) || table.is_spilled(id) {
+            continue;
+        }
+        *left = left.saturating_sub(chunk.bytes);
+        chunk.slots.sort_unstable();
+        let new = || Cold { partition, column: ColumnId(chunk.column as u16), chunks: BTreeMap::new() };
+        columns.entry(chunk.column).or_insert_with(new).chunks.insert(id, chunk.slots);
+    }
+    columns.into_values().collect()
+}
