@@ -26,6 +26,7 @@ use crate::{
     process,
     recorder::curve,
     registry::Registry,
+    replay,
     settings::{self, Logger},
     worker,
 };
@@ -117,6 +118,15 @@ impl App {
                 }
                 let crew = if asked.kept { Crew::Kept } else { Crew::Joining };
                 self.train(&plan, Existing::of(asked.resume, asked.overwrite), asked.quiet, crew)?;
+            }
+            Some(cli::Command::Replay(asked)) => {
+                let plan = replay::plan(&self.registry, &asked.folder, asked.phase.as_deref(), &asked.arguments);
+                let plan = plan.map_err(Stop::Refused)?;
+                if asked.dry_run {
+                    say(&plan.describe())?;
+                } else {
+                    self.train(&plan, Existing::of(asked.resume, asked.overwrite), asked.quiet, Crew::Own)?;
+                }
             }
             Some(cli::Command::Worker(worker)) => worker::run(&self.registry, worker).map_err(Stop::Failed)?,
             Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?)?,
@@ -211,8 +221,12 @@ fn inputs(plan: &Plan) -> Result<()> {
         );
         ModelConfig::from_folder(&model.path).with_context(|| format!("models.{name}: `{}`", config.display()))?;
     }
-    for (name, partition) in plan.phases.iter().flat_map(|phase| &phase.partitions) {
+    let partitions = plan.phases.iter().flat_map(|phase| phase.partitions.iter().map(move |p| (phase, p)));
+    for (phase, (name, partition)) in partitions {
         let Rows::Files { files, .. } = &partition.rows else { continue };
+        if replay::is_replayed(phase, name) {
+            continue;
+        }
         if let Some(file) = files.iter().find(|file| !Path::new(file).is_file()) {
             bail!("partitions.{name}: found no file `{file}`; expected parquet in verl's layout");
         }

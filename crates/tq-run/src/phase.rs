@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{self, PathBuf},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow};
 use tq_schedule::{Plan, plan};
-use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served};
+use tq_stage::{ModelUse, Parameters, Register, ScheduleFacts, Served};
 use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, inspect};
 
 use crate::{
@@ -23,6 +23,7 @@ use crate::{
     office::Office,
     recorder::{Gap, Origin, Recorder},
     registry::Registry,
+    replay::is_replayed,
     reports::Desk,
     worker::{self, is},
 };
@@ -248,7 +249,7 @@ impl PhaseRun<'_> {
             workers.push(Worker {
                 stage: task.stage.clone(),
                 implementation: task.implementation.clone(),
-                with: if source { self.source_settings(&task.partition)? } else { task.with.clone() },
+                with: self.settings(task, source)?,
                 tasks: vec![name.clone()],
                 device: "cpu".to_owned(),
                 kind: plan::WorkerKind::Threads,
@@ -269,6 +270,19 @@ impl PhaseRun<'_> {
             out.extend((first..first + count).map(|index| Worker { index, ..worker.clone() }));
         }
         Ok(out)
+    }
+
+    /// `with:` of a task's stage: what the pipeline says, or for those that the planner adds what they need to know.
+    fn settings(&self, task: &plan::Task, source: bool) -> Result<serde_json::Value> {
+        if source && !is_replayed(self.phase, &task.partition) {
+            return self.source_settings(&task.partition);
+        }
+        if task.implementation == stage_archive::Archive::NAME {
+            // Worker processes begin in other folders.
+            let folder = path::absolute(self.folder.archive()).context("the folder of the archive")?;
+            return Ok(serde_json::to_value(stage_archive::Config { folder })?);
+        }
+        Ok(task.with.clone())
     }
 
     /// `with:` of the source that fills `partition`.
