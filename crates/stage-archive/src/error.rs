@@ -30,10 +30,7 @@ impl ArchiveError {
         move |error| Self::Io { path: path.to_owned(), what, error }
     }
 
-    pub(crate) fn write(
-        path: &Path,
-        what: &'static str,
-    ) -> impl FnOnce(parquet::errors::ParquetError) -> Self {
+    pub(crate) fn write(path: &Path, what: &'static str) -> impl FnOnce(parquet::errors::ParquetError) -> Self {
         move |error| Self::Write { path: path.to_owned(), what, error }
     }
 

@@ -87,7 +87,9 @@ mod tests {
             assert_eq!(BatchName::parse(&name.to_string()), Some(name));
         }
         assert_eq!(BatchName { cycle: 12, index: 3 }.to_string(), "cycle_000012.mini_0003.parquet");
-        for other in ["cycle_12.mini_3.parquet", "cycle_000012.parquet", "notes.txt", ".writing-a", "cycle_000012.mini_0003"] {
+        for other in
+            ["cycle_12.mini_3.parquet", "cycle_000012.parquet", "notes.txt", ".writing-a", "cycle_000012.mini_0003"]
+        {
             assert_eq!(BatchName::parse(other), None, "{other}");
         }
     }

@@ -134,7 +134,8 @@ impl Recorded {
         let schema = reader.schema();
         let batches = reader.collect::<Result<Vec<_>, _>>().map_err(|error| damaged(error.to_string()))?;
         let table = concat_batches(&schema, &batches).map_err(|error| damaged(error.to_string()))?;
-        let heads = heads(&table).ok_or_else(|| damaged("what it says of its rows is not of the written types".into()))?;
+        let heads =
+            heads(&table).ok_or_else(|| damaged("what it says of its rows is not of the written types".into()))?;
         Ok(Rows { heads: heads.map_err(damaged)?, table })
     }
 }

@@ -60,9 +60,11 @@ fn written() -> (TempDir, PathBuf, Vec<Column>, Batch) {
     let (columns, outputs) = everything();
     let tags = [("level".to_owned(), Tag::Int(-3)), ("share".to_owned(), Tag::Float(0.1 + 0.2))];
     let more = [("kept".to_owned(), Tag::Bool(true)), ("name".to_owned(), Tag::Text("a \"b\"".to_owned()))];
-    let outputs = outputs
-        .note(RowId(1), tags.into_iter().collect(), Some(Span { first: 4, last: 6 }))
-        .note(RowId(2), more.into_iter().collect(), None);
+    let outputs = outputs.note(RowId(1), tags.into_iter().collect(), Some(Span { first: 4, last: 6 })).note(
+        RowId(2),
+        more.into_iter().collect(),
+        None,
+    );
     let batch = Batch::detached(&columns, 3, outputs).unwrap();
     let folder = tempfile::tempdir().unwrap();
     write(folder.path(), &facts(3), &batch).unwrap();
@@ -115,7 +117,10 @@ fn only_the_columns_that_are_asked_for_are_read_and_an_unknown_one_is_named() {
     let rows = Recorded::open(&path).unwrap().read(&["text"]).unwrap();
     assert!(rows.column("text").is_some() && rows.column("json").is_none());
     let error = Recorded::open(&path).unwrap().read(&["values"]).unwrap_err().to_string();
-    assert!(error.contains("no column `values`") && error.contains("scalar_f32") && error.contains("keep: archive"), "{error}");
+    assert!(
+        error.contains("no column `values`") && error.contains("scalar_f32") && error.contains("keep: archive"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -41,7 +41,8 @@ pub fn write(folder: &Path, facts: &Facts, batch: &Batch) -> Result<(), ArchiveE
         .set_key_value_metadata(Some(vec![KeyValue::new(Facts::KEY.to_owned(), facts)]))
         .build();
     let hashing = Hashing { file: draft.as_file(), checksum: Checksum::default(), hasher: crc32fast::Hasher::new() };
-    let mut writer = ArrowWriter::try_new(hashing, table.schema(), Some(properties)).map_err(failed(&path, "begin it"))?;
+    let mut writer =
+        ArrowWriter::try_new(hashing, table.schema(), Some(properties)).map_err(failed(&path, "begin it"))?;
     writer.write(&table).map_err(failed(&path, "write it"))?;
     writer.flush().map_err(failed(&path, "write it"))?;
     // All pages are out, none is left in a buffer.
@@ -62,7 +63,8 @@ pub fn write(folder: &Path, facts: &Facts, batch: &Batch) -> Result<(), ArchiveE
 fn table(batch: &Batch) -> Result<RecordBatch, ParquetError> {
     let columns = batch.gather().map_err(outside)?;
     let heads = batch.heads();
-    let numbers = |of: &dyn Fn(&RowHead) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(heads.iter().map(of))) };
+    let numbers =
+        |of: &dyn Fn(&RowHead) -> u64| -> ArrayRef { Arc::new(UInt64Array::from_iter_values(heads.iter().map(of))) };
     let span = |of: &dyn Fn(&Span) -> u64| -> ArrayRef {
         Arc::new(heads.iter().map(|head| head.span.as_ref().map(of)).collect::<UInt64Array>())
     };

@@ -42,7 +42,9 @@ fn python(module: &str) -> Option<String> {
     let python = std::env::var("TQ_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let there = Command::new(&python).args(["-c", &format!("import {module}")]).stderr(Stdio::null()).status();
     if !there.is_ok_and(|status| status.success()) {
-        println!("skipped: {module} not found (`{python} -m pip install {module}`, or name an interpreter in TQ_PYTHON)");
+        println!(
+            "skipped: {module} not found (`{python} -m pip install {module}`, or name an interpreter in TQ_PYTHON)"
+        );
         return None;
     }
     Some(python)

@@ -52,7 +52,10 @@ impl Index {
         let after = self.files.partition_point(|(_, first)| *first <= group);
         let file = after.checked_sub(1).filter(|_| group < self.groups).and_then(|at| self.files.get(at));
         let (path, first) = file.with_context(|| {
-            format!("group {group} is asked for, and the archive holds {}; do not change it during a replay", self.groups)
+            format!(
+                "group {group} is asked for, and the archive holds {}; do not change it during a replay",
+                self.groups
+            )
         })?;
         let rows = Recorded::open(path)?.read(columns)?;
         Ok(Loaded { first: *first, starts: rows.groups(), rows })

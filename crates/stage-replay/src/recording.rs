@@ -56,7 +56,6 @@ impl Stage for Recording {
     }
 }
 
-
 impl Register for Recording {
     const NAME: &'static str = "recording";
     type Config = Config;

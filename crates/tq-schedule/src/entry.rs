@@ -187,7 +187,9 @@ impl<'de> Deserialize<'de> for Keeps {
             type Value = Keeps;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of columns, a map from columns to rows or archive, or the word `archive` for all of them")
+                f.write_str(
+                    "a list of columns, a map from columns to rows or archive, or the word `archive` for all of them",
+                )
             }
 
             fn visit_str<E: de::Error>(self, word: &str) -> Result<Keeps, E> {

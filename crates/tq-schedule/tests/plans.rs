@@ -259,13 +259,18 @@ fn the_word_archive_takes_every_column_that_is_there_linked_ones_too() {
         assert!(archived.contains(&linked), "{archived:?}");
     }
     let without = plan("grpo.yaml", &[]).unwrap().phases.remove(0);
-    assert!(without.partitions["samples"].columns.keys().eq(whole.partitions["samples"].columns.keys()), "nothing is written for the archive alone");
+    assert!(
+        without.partitions["samples"].columns.keys().eq(whole.partitions["samples"].columns.keys()),
+        "nothing is written for the archive alone"
+    );
     assert!(without.tasks.get("archive").is_none());
 }
 
 #[test]
 fn a_column_that_is_written_only_when_read_is_written_to_be_archived() {
-    let columns = |arguments: &[&str]| plan("grpo.yaml", arguments).unwrap().phases.remove(0).partitions["samples"].columns.clone();
+    let columns = |arguments: &[&str]| {
+        plan("grpo.yaml", arguments).unwrap().phases.remove(0).partitions["samples"].columns.clone()
+    };
     assert!(!columns(&[]).contains_key("returns"));
     assert_eq!(columns(&["+partitions.samples.keep={returns: archive}"])["returns"].readers, ["archive"]);
 }

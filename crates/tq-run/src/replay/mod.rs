@@ -37,7 +37,8 @@ pub(crate) fn plan(registry: &Registry, root: &Path, phase: Option<&str>, argume
     let text = fs::read_to_string(&path).with_context(|| {
         format!("cannot read `{}`; expected the folder of a recorded run, such as runs/NAME", path.display())
     })?;
-    let recorded = Plan::from_yaml(&text).with_context(|| format!("`{}` is no plan of this program", path.display()))?;
+    let recorded =
+        Plan::from_yaml(&text).with_context(|| format!("`{}` is no plan of this program", path.display()))?;
     let phase = archived_phase(&recorded, phase).with_context(|| format!("`{}`", path.display()))?;
     let (partition, _) = phase.training_partition().context("the phase trains on no partition")?;
     let kept = kept(phase, partition, &stages)?;
@@ -52,11 +53,14 @@ pub(crate) fn plan(registry: &Registry, root: &Path, phase: Option<&str>, argume
     let name = format!("replay of {}", root.display());
     let rows = |_: &SourceFiles<'_>| Some(recorded.survey.groups);
     let planner = Planner::new(&catalog).rows(&rows).processes(true);
-    let planned = |versions| Ok::<_, anyhow::Error>(planner.plan_text(&recorded.pipeline(versions)?, &name, &overrides)?);
+    let planned =
+        |versions| Ok::<_, anyhow::Error>(planner.plan_text(&recorded.pipeline(versions)?, &name, &overrides)?);
     let mut versions = !recorded.samples();
     let mut plan = planned(versions)?;
     if versions && !recorded.fits(&plan) {
-        tracing::warn!("other batches than the recorded ones: rows are not given the weight versions they were recorded with");
+        tracing::warn!(
+            "other batches than the recorded ones: rows are not given the weight versions they were recorded with"
+        );
         versions = false;
         plan = planned(versions)?;
     }
@@ -135,6 +139,12 @@ fn kept<'a>(phase: &'a Phase, partition: &str, stages: &[&String]) -> Result<Vec
         "found no stage that trains among {}; expected one: a cycle ends when its groups are trained; name the trainer too",
         stages.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
     );
+    let first = kept.iter().filter_map(|task| Some((task.training.as_ref()?.from_cycle, &task.stage))).min();
+    if let Some((step, stage)) = first.filter(|(step, _)| *step > 1) {
+        bail!(
+            "stage `{stage}` trains from step {step} on; found no other stage that trains before; expected one: name the trainer of the first steps too"
+        );
+    }
     Ok(kept)
 }
 

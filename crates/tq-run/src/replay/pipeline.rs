@@ -15,6 +15,18 @@ use tq_stage::Register;
 
 use super::survey::Survey;
 
+/// Parameters (section, key) that act through the pipeline alone, which stages there are and on what: the recorded plan has
+/// answered them, and the pipeline of a replay does not ask again.
+const ANSWERED: [(&str, &str); 7] = [
+    ("/data", "train_files"),
+    ("/data", "val_files"),
+    ("/algorithm", "use_kl_in_reward"),
+    ("/algorithm/filter_groups", "enable"),
+    ("/critic", "enable"),
+    ("/trainer", "test_freq"),
+    ("/trainer", "critic_warmup"),
+];
+
 /// A recorded phase, and what of it is replayed.
 pub(super) struct Recorded<'a> {
     /// Folder of the run.
@@ -41,7 +53,10 @@ impl Recorded<'_> {
         };
         let mut stages = Map::new();
         if !self.written().is_empty() {
-            stages.insert(Replay::NAME.to_owned(), json!({"use": Replay::NAME, "with": self.settings(&self.written(), versions)?}));
+            stages.insert(
+                Replay::NAME.to_owned(),
+                json!({"use": Replay::NAME, "with": self.settings(&self.written(), versions)?}),
+            );
         }
         for task in &self.kept {
             let of_planner = [Replay::NAME, Recording::NAME].contains(&task.stage.as_str());
@@ -139,7 +154,8 @@ impl Recorded<'_> {
     fn models(&self) -> Result<Value> {
         let mut models = Map::new();
         for name in self.kept.iter().filter_map(|task| task.model.as_ref()).map(|model| &model.name) {
-            let declared = self.plan.models.get(name).with_context(|| format!("plan.yaml declares no model `{name}`"))?;
+            let declared =
+                self.plan.models.get(name).with_context(|| format!("plan.yaml declares no model `{name}`"))?;
             let before = self.plan.phases.iter().take_while(|phase| phase.name != self.phase.name);
             let path = match before.filter(|phase| phase.models.contains_key(name)).last() {
                 None => PathBuf::from(&declared.path),
@@ -197,8 +213,13 @@ impl Recorded<'_> {
         let name = whole.file_name().and_then(|name| name.to_str()).context("the run's folder has a name in UTF-8")?;
         let near = self.root.parent().filter(|near| self.root.file_name().is_some() && !near.as_os_str().is_empty());
         let near = near.map_or_else(|| PathBuf::from("."), Path::to_owned);
-        let trainer = parameters.as_object_mut().context("parameters are a map")?;
-        let trainer = trainer.entry("trainer").or_insert_with(|| json!({}));
+        for (section, key) in ANSWERED {
+            if let Some(fields) = parameters.pointer_mut(section).and_then(Value::as_object_mut) {
+                fields.remove(key);
+            }
+        }
+        let sections = parameters.as_object_mut().context("parameters are a map")?;
+        let trainer = sections.entry("trainer").or_insert_with(|| json!({}));
         trainer["experiment_name"] = json!(format!("{name}-replay"));
         trainer["default_local_dir"] = json!(near.join("${trainer.experiment_name}"));
         trainer["total_training_steps"] = json!(self.phase.arithmetic.total_cycles);

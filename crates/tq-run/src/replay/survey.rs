@@ -91,7 +91,11 @@ pub(super) fn survey(archive: &Path, partition: &str, arithmetic: &Arithmetic, t
     ensure!(
         complete >= trained.max(1),
         "`{shown}`: found {complete} complete cycles; expected {}; {}",
-        if trained == 0 { "at least one".to_owned() } else { format!("the {trained} that audit.jsonl says were trained") },
+        if trained == 0 {
+            "at least one".to_owned()
+        } else {
+            format!("the {trained} that audit.jsonl says were trained")
+        },
         match open.batches.len() as u64 {
             0 => format!("the first that lacks is cycle {complete}"),
             index => format!("the first file that lacks is `{}`", BatchName { cycle: complete, index }),
