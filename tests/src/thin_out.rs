@@ -14,7 +14,7 @@ impl Map for ThinOut {
 
     fn map(&mut self, batch: &Batch, _: &MapContext<'_>) -> Result<Outputs> {
         let scores = batch.ragged::<f32>("token_level_scores")?;
-        let leaves = |row: &usize| batch.heads()[*row].ordinal % 3 == 0 && batch.heads()[*row].sample == 1;
+        let leaves = |row: &usize| batch.heads()[*row].ordinal.is_multiple_of(3) && batch.heads()[*row].sample == 1;
         let stay = (0..batch.len()).filter(|row| !leaves(row)).map(|row| scores.row(row).to_vec());
         let gone: Rows = (0..batch.len()).filter(leaves).map(|row| batch.heads()[row].row).collect();
         let outputs = Outputs::new().ragged("token_level_rewards", stay);

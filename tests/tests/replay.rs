@@ -115,9 +115,58 @@ fn ppo_is_replayed_into_both_trainers_or_one_of_them() {
     assert_trained_again(&place, "critic");
     replayed(&place, &["critic", "--overwrite"]);
     assert_trained_again(&place, "critic");
+    replayed(&place, &["kl", "advantage", "actor", "critic", "--overwrite"]);
+    assert_trained_again(&place, "policy");
     fs::remove_dir_all(place.path().join("runs/small-replay")).expect("the replay's folder");
+    let said = refused(&place, &["values", "actor"]);
+    assert!(
+        said.contains("stage `values` computes with model `critic`, which none of the named stages trains"),
+        "{said}"
+    );
     let said = refused(&place, &["actor"]);
     assert!(said.contains("stage `actor` trains from step 2 on"), "{said}");
+}
+
+/// Columns of an archive, batch by batch, with what is known of the rows but for their numbers.
+fn columns(place: &Workplace, run: &str, names: &[&str]) -> Vec<String> {
+    let batch = |path: std::path::PathBuf| {
+        let rows = stage_archive::Recorded::open(&path).and_then(|file| file.read(names)).expect("a whole file");
+        let heads: Vec<_> = rows.heads.iter().map(|head| (head.sample, head.span, &head.tags)).collect();
+        let arrays: Vec<_> = names.iter().map(|name| format!("{:?}", rows.column(name).expect("asked for"))).collect();
+        format!("{heads:?} {arrays:?}")
+    };
+    place.archive(run).into_iter().map(batch).collect()
+}
+
+#[test]
+fn stages_without_a_trainer_write_an_archive_of_what_they_compute() {
+    let place = recorded(&ASYNC);
+    let names = ["responses", "token_level_scores"];
+    let expected = columns(&place, "small", &names);
+    assert_eq!(expected.len(), 8);
+    replayed(&place, &["reward"]);
+    assert_eq!(columns(&place, "small-replay", &names), expected);
+    assert!(!place.run_file("small-replay", "final").exists(), "nothing was trained");
+    place.assert_ledger_balances("small-replay");
+
+    let advantages = ["advantages", "token_level_scores"];
+    let killed = place
+        .command(&["replay", "runs/small", "reward", "advantage", "--quiet", "--overwrite"])
+        .env("TQ_KILL_AT", "archive::written:5")
+        .output()
+        .expect("program under test");
+    assert_eq!(killed.status.signal(), Some(9), "{}", String::from_utf8_lossy(&killed.stderr));
+    replayed(&place, &["reward", "advantage", "--resume"]);
+    assert_eq!(columns(&place, "small-replay", &advantages), columns(&place, "small", &advantages));
+
+    // What was computed is an archive like others.
+    let twice =
+        place.command(&["replay", "runs/small-replay", "reward", "--quiet"]).output().expect("program under test");
+    assert!(twice.status.success(), "{}", String::from_utf8_lossy(&twice.stderr));
+    assert_eq!(columns(&place, "small-replay-replay", &["token_level_scores"]).len(), 8);
+    let nobody = place.command(&["replay", "runs/small-replay"]).output().expect("program under test");
+    let said = String::from_utf8_lossy(&nobody.stderr);
+    assert!(nobody.status.code() == Some(2) && said.contains("phase `rl` ran no stage that trains"), "{said}");
 }
 
 #[test]
@@ -129,6 +178,27 @@ fn groups_that_lost_rows_are_replayed_as_they_were() {
     replayed(&place, &[]);
     assert_trained_again(&place, "policy");
     assert_eq!(trained(&place, "small-replay").len(), rows);
+}
+
+#[test]
+fn a_phase_before_the_last_is_recorded_in_its_folder_and_replayed_by_name() {
+    let place = recorded(&["+partitions.warmup.keep=archive"]);
+    let files = stage_archive::list(&place.run_file("small", "phases/warmup/archive/warmup")).expect("its archive");
+    assert_eq!(files.len(), 2, "two steps of one batch");
+    replayed(&place, &["--phase", "warmup"]);
+    let warm =
+        fs::read(place.run_file("small", "phases/warmup/final/policy/model.safetensors")).expect("the warm-up's");
+    assert!(place.weights("small-replay", "policy") == warm, "the replay of the warm-up ends in other weights");
+    replayed(&place, &["--overwrite"]);
+    assert_trained_again(&place, "policy");
+}
+
+#[test]
+fn one_step_off_on_two_ranks_is_replayed_bit_for_bit() {
+    let place = recorded(&["schedule=one_step_off", "+stages.actor.ranks=2"]);
+    replayed(&place, &[]);
+    assert_trained_again(&place, "policy");
+    assert_eq!(lags(&place, "small-replay"), lags(&place, "small"));
 }
 
 #[test]
@@ -164,8 +234,8 @@ fn a_killed_replay_goes_on_to_the_same_bits() {
     assert_trained_again(&place, "policy");
 }
 
-/// Where a recording is killed: while a batch is written, when its file is there and not committed, while a state is named and after, and
-/// in the middle of a cycle.
+/// Where a recording is killed: while a batch is written, when its file is there and not committed, while a state is named
+/// and after, and in the middle of a cycle.
 const POINTS: [(&str, u64); 7] = [
     ("archive::writing", 2),
     ("archive::written", 3),

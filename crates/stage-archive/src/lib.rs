@@ -19,7 +19,8 @@
 //! # let folder = folder.path();
 //! let columns = [Column::new("responses", Kind::Ragged { dtype: Dtype::I64, inner: vec![] })];
 //! let batch = Batch::detached(&columns, 2, Outputs::new().ragged::<i64>("responses", [vec![5, 6], vec![7]]))?;
-//! let facts = Facts { format: Facts::FORMAT, partition: "samples".into(), cycle: 3, index: 0, last: true, rows: 2, groups: 2 };
+//! let partition = "samples".to_owned();
+//! let facts = Facts { format: Facts::FORMAT, partition, cycle: 3, index: 0, last: true, rows: 2, groups: 2 };
 //! write(folder, &facts, &batch)?;
 //!
 //! let (_, path) = &list(folder)?[0];

@@ -69,13 +69,13 @@ fn reads(module: &str, script: &str) {
         .dense::<u8>("image", [1, 2, 3, 4, 5, 6, 7, 8])
         .dense::<bool>("right", [true, false])
         .note(RowId(1), [("level".to_owned(), Tag::Int(3))].into(), Some(Span { first: 4, last: 6 }));
-    let batch = Batch::detached(&columns, 2, outputs).unwrap();
-    let folder = tempfile::tempdir().unwrap();
+    let batch = Batch::detached(&columns, 2, outputs).expect("outputs of these columns");
+    let folder = tempfile::tempdir().expect("temporary folder");
     let partition = "samples".to_owned();
     let facts = Facts { format: Facts::FORMAT, partition, cycle: 7, index: 1, last: true, rows: 2, groups: 2 };
-    write(folder.path(), &facts, &batch).unwrap();
+    write(folder.path(), &facts, &batch).expect("a file");
     let path = folder.path().join("cycle_000007.mini_0001.parquet");
-    let checked = Command::new(python).args(["-c", script]).arg(&path).status().unwrap();
+    let checked = Command::new(python).args(["-c", script]).arg(&path).status().expect("the interpreter");
     assert!(checked.success());
 }
 

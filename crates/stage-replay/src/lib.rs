@@ -1,13 +1,15 @@
-//! `recording` and `replay`: a recorded run's rows, put back where stages can read them again.
+//! `recording`, `replay` and `pace`: a recorded run's rows, put back where stages can read them again.
 //!
 //! `recording` is a source: for every archived group, in the order in which batches were cut, it puts one row with the
 //! columns that groups share. `replay` is a stage on the partition that expands those rows: it writes what other stages had
-//! written into each sample, with its tags and weight versions. Rows that a group had lost are dropped as `absent`. The n-th group is
-//! a pure function of the archive and n, so both go on after a kill where the store is.
+//! written into each sample, with its tags and weight versions. Rows that a group had lost are dropped as `absent`. The n-th
+//! group is a pure function of the archive and n, so both go on after a kill where the store is. `pace` ends the cycles
+//! when nothing is trained.
 //!
 //! A row is written once the version of its last token is published, as it was when the run was recorded.
 
 mod index;
+pub mod pace;
 mod recording;
 mod replay;
 
@@ -17,10 +19,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tq_stage::Output;
 
+pub use pace::Pace;
 pub use recording::Recording;
 pub use replay::Replay;
 
-/// Settings of both stages; `tq-run replay` fills them in.
+/// Settings of `recording` and `replay`; `tq-run replay` fills them in.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use stage_replay::pace::NO_WEIGHTS;
 use tq_config::Arguments;
 use tq_model::ModelConfig;
 use tq_schedule::{
@@ -22,7 +23,7 @@ use crate::{
     builtin, cli, data, exit,
     folder::{Existing, RunFolder},
     interrupt, keeper,
-    phase::{Crew, Ended, PhaseRun},
+    phase::{self, Crew, Ended, PhaseRun},
     process,
     recorder::curve,
     registry::Registry,
@@ -156,8 +157,8 @@ impl App {
         for phase in &plan.phases {
             let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
             let finals: BTreeMap<String, PathBuf> =
-                phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
-            if resume && finals.keys().all(|model| phase_folder.is_final(model)) {
+                phase::weights(plan, phase).map(|m| (m.clone(), phase_folder.final_model(m))).collect();
+            if resume && !finals.is_empty() && finals.keys().all(|model| phase_folder.is_final(model)) {
                 phase_folder.forget_arena(plan.store.arena.as_deref()).map_err(Stop::Failed)?;
                 models.extend(finals);
                 continue;
@@ -191,6 +192,10 @@ impl App {
         if interrupt::requested() {
             return Err(Stop::Interrupted("stopped; the run had just finished".to_owned()));
         }
+        if plan.phases.iter().all(|phase| phase::weights(plan, phase).next().is_none()) {
+            // Nothing was trained: there is no curve.
+            return Ok(());
+        }
         let svg = root.join("curve.svg");
         match curve::draw(slice::from_ref(&root), Some(&svg)) {
             Ok(curve) => say(&curve),
@@ -211,7 +216,7 @@ fn run_root(plan: &Plan) -> Result<PathBuf> {
 /// Checks that the files are there which the run is going to read, and that its models can be built, so that a wrong
 /// path costs no phase before it.
 fn inputs(plan: &Plan) -> Result<()> {
-    for (name, model) in &plan.models {
+    for (name, model) in plan.models.iter().filter(|(_, model)| model.kind != NO_WEIGHTS) {
         let config = Path::new(&model.path).join("config.json");
         ensure!(
             config.is_file(),

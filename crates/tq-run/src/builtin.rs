@@ -17,4 +17,5 @@ pub(crate) fn add(registry: &mut Registry) {
     registry.add::<stage_archive::Archive>();
     registry.add::<stage_replay::Recording>();
     registry.add::<stage_replay::Replay>();
+    registry.add::<stage_replay::Pace>();
 }

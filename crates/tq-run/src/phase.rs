@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
+use stage_replay::pace::NO_WEIGHTS;
 use tq_schedule::{Plan, plan};
 use tq_stage::{ModelUse, Parameters, Register, ScheduleFacts, Served};
 use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, inspect};
@@ -71,6 +72,11 @@ pub(crate) enum Crew {
     Joining,
 }
 
+/// The models of a phase that have weights.
+pub(crate) fn weights<'a>(plan: &'a Plan, phase: &'a plan::Phase) -> impl Iterator<Item = &'a String> {
+    phase.models.keys().filter(|name| plan.models.get(*name).is_none_or(|model| model.kind != NO_WEIGHTS))
+}
+
 /// Between two looks at a phase whose workers are others' business.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -96,7 +102,7 @@ impl PhaseRun<'_> {
             return Ok(Ended::Interrupted(steps));
         }
         let mut finals = BTreeMap::new();
-        for model in self.phase.models.keys() {
+        for model in weights(self.plan, self.phase) {
             let to = self.folder.final_model(model);
             let from = self.models.get(model).with_context(|| format!("model `{model}` has no folder"))?;
             export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;

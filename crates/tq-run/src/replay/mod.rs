@@ -1,8 +1,9 @@
 //! `tq-run replay`: a recorded run's rows, fed to some of its stages again.
 //!
 //! The recorded plan says what the stages were, its archive what they read. A pipeline is made of both: the named stages as
-//! they were, `replay` in the place of all others, and a schedule that cuts the archived batches again. From there on it is a run
-//! like others: overrides change it, `--resume` goes on with it.
+//! they were, `replay` in the place of all others (and `pace` in that of the trainers, when none is named), and a schedule
+//! that cuts the archived batches again. From there on it is a run like others: overrides change it, `--resume` goes on
+//! with it.
 
 mod pipeline;
 mod survey;
@@ -11,7 +12,10 @@ use std::{fs, path::Path};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use stage_replay::Recording;
+use stage_archive::Archive;
+use stage_dataset::Source;
+use stage_replay::{Pace, Recording, Replay, pace::NO_WEIGHTS};
+use stage_validation::Validation;
 use tq_config::Arguments;
 use tq_schedule::{
     Phase, Plan, Planner, SourceFiles, StageCatalog,
@@ -115,9 +119,12 @@ fn archived_phase<'a>(plan: &'a Plan, name: Option<&str>) -> Result<&'a Phase> {
     }
 }
 
+/// Stages that planner and replays add: nothing is fed to them.
+const ADDED: [&str; 6] = [Source::NAME, Validation::NAME, Archive::NAME, Recording::NAME, Replay::NAME, Pace::NAME];
+
 /// The tasks of the named stages on the archived partition; without names, those that train.
 fn kept<'a>(phase: &'a Phase, partition: &str, stages: &[&String]) -> Result<Vec<&'a Task>> {
-    let added = |task: &Task| ["archive", "dataset", "validation"].contains(&task.stage.as_str());
+    let added = |task: &Task| ADDED.contains(&task.implementation.as_str());
     let here: Vec<&Task> = phase.tasks.values().filter(|task| task.partition == partition && !added(task)).collect();
     for name in stages {
         if !here.iter().any(|task| task.stage == **name) {
@@ -134,11 +141,17 @@ fn kept<'a>(phase: &'a Phase, partition: &str, stages: &[&String]) -> Result<Vec
         names => names.iter().any(|name| **name == task.stage),
     };
     let kept: Vec<&Task> = here.into_iter().filter(stays).collect();
-    ensure!(
-        kept.iter().any(|task| task.training.is_some()),
-        "found no stage that trains among {}; expected one: a cycle ends when its groups are trained; name the trainer too",
-        stages.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")
-    );
+    ensure!(!kept.is_empty(), "phase `{}` ran no stage that trains on `{partition}`", phase.name);
+    let trains =
+        |model: &str| kept.iter().any(|t| t.training.is_some() && t.model.as_ref().is_some_and(|m| m.name == model));
+    for (task, model) in kept.iter().filter_map(|task| Some((task, &task.model.as_ref()?.name))) {
+        ensure!(
+            trains(model),
+            "stage `{}` computes with model `{model}`, which none of the named stages trains; expected its trainer, which publishes its weights: name it too, or leave `{}` out and take what was recorded",
+            task.stage,
+            task.stage
+        );
+    }
     let first = kept.iter().filter_map(|task| Some((task.training.as_ref()?.from_cycle, &task.stage))).min();
     if let Some((step, stage)) = first.filter(|(step, _)| *step > 1) {
         bail!(
@@ -174,7 +187,9 @@ impl StageCatalog for Replaying<'_> {
     }
 
     fn model_kinds(&self) -> Vec<String> {
-        self.registry.model_kinds()
+        let mut kinds = self.registry.model_kinds();
+        kinds.push(NO_WEIGHTS.to_owned());
+        kinds
     }
 
     fn check_device(&self, name: &str) -> Result<(), String> {

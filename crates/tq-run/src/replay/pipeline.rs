@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value, json};
-use stage_replay::{Recording, Replay};
+use stage_replay::{Pace, Recording, Replay, pace};
 use tq_config::Parameters;
 use tq_schedule::{
     Phase, Plan, Version,
     plan::{ColumnOrigin, Rows, Side, Task},
-    port::{Output, Per},
+    port::{Kind, Output, Per},
 };
 use tq_stage::Register;
 
@@ -59,22 +59,36 @@ impl Recorded<'_> {
             );
         }
         for task in &self.kept {
-            let of_planner = [Replay::NAME, Recording::NAME].contains(&task.stage.as_str());
+            let of_planner = [Replay::NAME, Recording::NAME, Pace::NAME].contains(&task.stage.as_str());
             ensure!(!of_planner, "stages.{}: found a name that a replay uses; expected another one", task.stage);
             stages.insert(task.stage.clone(), stage(task));
+        }
+        let mut models = self.models()?;
+        let mut samples = json!({
+            "expand": source,
+            "n": self.phase.arithmetic.rows_per_group,
+            "link": self.linked_and_read(),
+        });
+        if !self.trains() {
+            let columns = self.made().into_iter().map(|(name, kind)| (name.clone(), kind.clone())).collect();
+            let with = pace::Config { columns };
+            stages.insert(Pace::NAME.to_owned(), json!({"use": Pace::NAME, "model": Pace::NAME, "with": with}));
+            models.insert(Pace::NAME.to_owned(), json!({"use": pace::NO_WEIGHTS, "path": ""}));
+            // What the stages compute is all that comes of it.
+            samples["keep"] = json!("archive");
         }
         let mut pipeline = json!({
             "partitions": {
                 source.as_str(): {"files": [self.archive]},
-                self.partition: {"expand": source, "n": self.phase.arithmetic.rows_per_group, "link": self.linked_and_read()},
+                self.partition: samples,
             },
-            "models": self.models()?,
+            "models": models,
             "stages": stages,
             "schedule": self.schedule(versions),
             "workers": self.workers(),
             "parameters": self.parameters()?,
         });
-        let level = self.phase.arithmetic.level.as_ref().map(|level| {
+        let level = self.phase.arithmetic.level.as_ref().filter(|_| self.trains()).map(|level| {
             let side = if level.side == Side::AtMost { "at_most" } else { "at_least" };
             json!({"until": {side: {level.metric.as_str(): level.value}}})
         });
@@ -104,6 +118,17 @@ impl Recorded<'_> {
             live && matches!(task.per, Per::Row | Per::Group)
         };
         self.kept.iter().any(samples)
+    }
+
+    fn trains(&self) -> bool {
+        self.kept.iter().any(|task| task.training.is_some())
+    }
+
+    /// Columns that the stages that stay write.
+    fn made(&self) -> Vec<(&String, &Kind)> {
+        let columns = &self.phase.partitions[self.partition].columns;
+        let names = self.kept.iter().flat_map(|task| task.writes.values());
+        names.filter_map(|name| Some((name, &columns.get(name)?.column_type))).collect()
     }
 
     /// Archived columns that a task had written and no task that stays writes.
@@ -151,7 +176,7 @@ impl Recorded<'_> {
     }
 
     /// The models of the stages that stay, from where the recorded phase had them.
-    fn models(&self) -> Result<Value> {
+    fn models(&self) -> Result<Map<String, Value>> {
         let mut models = Map::new();
         for name in self.kept.iter().filter_map(|task| task.model.as_ref()).map(|model| &model.name) {
             let declared =
@@ -173,7 +198,7 @@ impl Recorded<'_> {
             };
             models.insert(name.clone(), json!({"use": declared.kind, "path": path}));
         }
-        Ok(Value::Object(models))
+        Ok(models)
     }
 
     /// The recorded batches in the recorded order; groups are admitted early enough for the oldest version of theirs.
@@ -211,12 +236,18 @@ impl Recorded<'_> {
         let mut parameters = differing(&defaults, &self.phase.parameters).unwrap_or_else(|| json!({}));
         let whole = self.root.canonicalize().with_context(|| format!("`{}`", self.root.display()))?;
         let name = whole.file_name().and_then(|name| name.to_str()).context("the run's folder has a name in UTF-8")?;
-        let near = self.root.parent().filter(|near| self.root.file_name().is_some() && !near.as_os_str().is_empty());
-        let near = near.map_or_else(|| PathBuf::from("."), Path::to_owned);
+        // Beside the recorded run, as short as the run was named: a socket's path has few bytes.
+        let named = if self.root.file_name().is_some() { self.root } else { &whole };
+        let near = named.parent().filter(|near| !near.as_os_str().is_empty()).unwrap_or(Path::new("."));
         for (section, key) in ANSWERED {
             if let Some(fields) = parameters.pointer_mut(section).and_then(Value::as_object_mut) {
                 fields.remove(key);
             }
+        }
+        if !self.trains() {
+            // No trainer says how batches are cut.
+            let mini = json!({"actor": {"ppo_mini_batch_size": self.phase.arithmetic.mini_batch}});
+            merge(&mut parameters["actor_rollout_ref"], mini);
         }
         let sections = parameters.as_object_mut().context("parameters are a map")?;
         let trainer = sections.entry("trainer").or_insert_with(|| json!({}));
@@ -227,8 +258,8 @@ impl Recorded<'_> {
     }
 }
 
-/// A task as the pipeline says it. Ports that take the column of their own name are left to the planner, so that an override may
-/// do away with one.
+/// A task as the pipeline says it. Ports that take the column of their own name are left to the planner, so that an
+/// override may do away with one.
 fn stage(task: &Task) -> Value {
     let mut entry = Map::new();
     entry.insert("use".into(), json!(task.implementation));
@@ -256,6 +287,16 @@ fn stage(task: &Task) -> Value {
         entry.insert("with".into(), task.with.clone());
     }
     Value::Object(entry)
+}
+
+/// Puts the values of `from` into `into`.
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(fields), Value::Object(more)) => {
+            more.into_iter().for_each(|(key, value)| merge(fields.entry(key).or_insert(Value::Null), value));
+        }
+        (into, from) => *into = from,
+    }
 }
 
 /// What of `own` is not as in `defaults`.

@@ -34,6 +34,18 @@ impl<'a> Binder<'a> {
                 refusals.push(refusal.action("bind the stage's output to another column"));
                 continue;
             }
+            // Whoever reads a column is owed only rows that have it: the archive would lack the others.
+            let some = cell.writers.iter().map(|writer| self.task(*writer)).find(|writer| !writer.filter.is_empty());
+            let trained = cell.readers.iter().any(|reader| self.task(*reader).info.training.is_some());
+            if let Some(writer) = some.filter(|_| !trained) {
+                let refusal = self.scope.refuse(
+                    &join(&table.key, "keep"),
+                    format!("the column `{name}`, which stage `{}` writes only `where` tags match", writer.stage),
+                    "columns that every row has, or that training reads",
+                );
+                refusals.push(refusal.action("name the columns that are archived: `keep: {COLUMN: archive, …}`"));
+                continue;
+            }
             cell.readers.push(index);
             cell.archived = true;
             bound.insert(name.clone(), name.clone());
