@@ -1,5 +1,7 @@
 //! What the end-to-end tests share: a folder with data, and running the program under test in it.
 
+pub mod thin_out;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -151,6 +153,26 @@ impl Workplace {
             assert!(before.is_none(), "{key:?} is trained twice in one lineage: {line}");
         }
         trained
+    }
+
+    /// The files of a run's archive of `samples`, in order.
+    pub fn archive(&self, run: &str) -> Vec<PathBuf> {
+        let files = stage_archive::list(&self.run_file(run, "archive/samples")).expect("the archive");
+        files.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// Rows of a run's archive by step, every file verified.
+    pub fn archived(&self, run: &str) -> BTreeSet<(u64, u64)> {
+        let mut rows = BTreeSet::new();
+        for path in self.archive(run) {
+            let recorded = stage_archive::Recorded::open(&path).unwrap_or_else(|e| panic!("{e}"));
+            recorded.verify().unwrap_or_else(|e| panic!("{e}"));
+            let step = recorded.facts().cycle + 1;
+            for head in recorded.read(&[]).unwrap_or_else(|e| panic!("{e}")).heads {
+                assert!(rows.insert((step, head.row)), "row {} is archived twice in step {step}", head.row);
+            }
+        }
+        rows
     }
 
     /// Checks `ledger.json`: owed = consumed + live + dropped for every task.

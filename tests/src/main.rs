@@ -9,6 +9,7 @@ use std::{
 };
 
 use stage_length_penalty::LengthPenalty;
+use tq_tests::thin_out::ThinOut;
 
 fn main() -> ExitCode {
     if let Some((point, n)) = armed("TQ_KILL_AT") {
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
         };
         fail::cfg_callback(point, stall).expect("stall point");
     }
-    tq_run::App::new().stage::<LengthPenalty>().main()
+    tq_run::App::new().stage::<LengthPenalty>().stage::<ThinOut>().main()
 }
 
 fn armed(variable: &str) -> Option<(String, u64)> {

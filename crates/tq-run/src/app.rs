@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
+use stage_replay::pace::NO_WEIGHTS;
 use tq_config::Arguments;
 use tq_model::ModelConfig;
 use tq_schedule::{
@@ -22,10 +23,11 @@ use crate::{
     builtin, cli, data, exit,
     folder::{Existing, RunFolder},
     interrupt, keeper,
-    phase::{Crew, Ended, PhaseRun},
+    phase::{self, Crew, Ended, PhaseRun},
     process,
     recorder::curve,
     registry::Registry,
+    replay,
     settings::{self, Logger},
     worker,
 };
@@ -118,6 +120,15 @@ impl App {
                 let crew = if asked.kept { Crew::Kept } else { Crew::Joining };
                 self.train(&plan, Existing::of(asked.resume, asked.overwrite), asked.quiet, crew)?;
             }
+            Some(cli::Command::Replay(asked)) => {
+                let plan = replay::plan(&self.registry, &asked.folder, asked.phase.as_deref(), &asked.arguments);
+                let plan = plan.map_err(Stop::Refused)?;
+                if asked.dry_run {
+                    say(&plan.describe())?;
+                } else {
+                    self.train(&plan, Existing::of(asked.resume, asked.overwrite), asked.quiet, Crew::Own)?;
+                }
+            }
             Some(cli::Command::Worker(worker)) => worker::run(&self.registry, worker).map_err(Stop::Failed)?,
             Some(cli::Command::Curve { runs, svg }) => say(&curve::draw(runs, svg.as_deref()).map_err(Stop::Failed)?)?,
             None => {
@@ -146,8 +157,8 @@ impl App {
         for phase in &plan.phases {
             let phase_folder = folder.phase(plan, &phase.name).map_err(Stop::Failed)?;
             let finals: BTreeMap<String, PathBuf> =
-                phase.models.keys().map(|m| (m.clone(), phase_folder.final_model(m))).collect();
-            if resume && finals.keys().all(|model| phase_folder.is_final(model)) {
+                phase::weights(plan, phase).map(|m| (m.clone(), phase_folder.final_model(m))).collect();
+            if resume && !finals.is_empty() && finals.keys().all(|model| phase_folder.is_final(model)) {
                 phase_folder.forget_arena(plan.store.arena.as_deref()).map_err(Stop::Failed)?;
                 models.extend(finals);
                 continue;
@@ -181,6 +192,10 @@ impl App {
         if interrupt::requested() {
             return Err(Stop::Interrupted("stopped; the run had just finished".to_owned()));
         }
+        if plan.phases.iter().all(|phase| phase::weights(plan, phase).next().is_none()) {
+            // Nothing was trained: there is no curve.
+            return Ok(());
+        }
         let svg = root.join("curve.svg");
         match curve::draw(slice::from_ref(&root), Some(&svg)) {
             Ok(curve) => say(&curve),
@@ -201,7 +216,7 @@ fn run_root(plan: &Plan) -> Result<PathBuf> {
 /// Checks that the files are there which the run is going to read, and that its models can be built, so that a wrong
 /// path costs no phase before it.
 fn inputs(plan: &Plan) -> Result<()> {
-    for (name, model) in &plan.models {
+    for (name, model) in plan.models.iter().filter(|(_, model)| model.kind != NO_WEIGHTS) {
         let config = Path::new(&model.path).join("config.json");
         ensure!(
             config.is_file(),
@@ -211,8 +226,12 @@ fn inputs(plan: &Plan) -> Result<()> {
         );
         ModelConfig::from_folder(&model.path).with_context(|| format!("models.{name}: `{}`", config.display()))?;
     }
-    for (name, partition) in plan.phases.iter().flat_map(|phase| &phase.partitions) {
+    let partitions = plan.phases.iter().flat_map(|phase| phase.partitions.iter().map(move |p| (phase, p)));
+    for (phase, (name, partition)) in partitions {
         let Rows::Files { files, .. } = &partition.rows else { continue };
+        if replay::is_replayed(phase, name) {
+            continue;
+        }
         if let Some(file) = files.iter().find(|file| !Path::new(file).is_file()) {
             bail!("partitions.{name}: found no file `{file}`; expected parquet in verl's layout");
         }

@@ -14,4 +14,8 @@ pub(crate) fn add(registry: &mut Registry) {
     registry.add::<stage_value_update::ValueUpdate>();
     registry.add::<stage_sft::SupervisedUpdate>();
     registry.add::<stage_validation::Validation>();
+    registry.add::<stage_archive::Archive>();
+    registry.add::<stage_replay::Recording>();
+    registry.add::<stage_replay::Replay>();
+    registry.add::<stage_replay::Pace>();
 }

@@ -48,6 +48,10 @@ pub(crate) enum Command {
     },
     /// List the stages that pipelines can name, with the JSON schema of their settings.
     Stages,
+    /// Feed the archived rows of a recorded run (`keep: archive`) to some of its stages again, without names to those that
+    /// train: with overrides, this is offline training. Writes a run of its own, `FOLDER-replay` unless
+    /// `trainer.experiment_name` says otherwise.
+    Replay(Replay),
     /// Serve a pipeline's store without workers: they join with `tq-run worker`, here or on other hosts. A pipeline with
     /// `store: {kind: process}` starts it itself.
     Store(Store),
@@ -62,6 +66,31 @@ pub(crate) enum Command {
         #[arg(long)]
         svg: Option<PathBuf>,
     },
+}
+
+/// Which recording, and what to do with it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Replay {
+    /// Folder of the recorded run, such as runs/NAME.
+    pub folder: PathBuf,
+    /// Stages that stay as they were, and overrides.
+    #[arg(value_name = "STAGE | KEY=VALUE")]
+    pub arguments: Vec<String>,
+    /// The recorded phase; else the last one that archived what it trained on.
+    #[arg(long)]
+    pub phase: Option<String>,
+    /// Print the plan and stop. The archive is looked through all the same.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Go on where the replay in the folder was.
+    #[arg(long, conflicts_with_all = ["overwrite", "dry_run"])]
+    pub resume: bool,
+    /// Delete a run that is in the way.
+    #[arg(long)]
+    pub overwrite: bool,
+    /// No progress bar.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// Which run's store.

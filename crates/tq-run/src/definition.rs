@@ -62,7 +62,8 @@ fn partition(name: &str, p: &plan::Partition, phase: &Phase) -> Result<Partition
             name: name.clone(),
             kind: c.column_type.clone(),
             attributes: c.attributes.clone(),
-            keep: c.keep.is_some(),
+            // What is archived has the archive as a reader, and is freed once that is done.
+            keep: c.keep == Some(plan::Keep::Rows),
             max_bytes: Some(c.max_bytes_per_row),
         })
         .collect();

@@ -35,8 +35,9 @@ impl Existing {
 }
 
 /// What a run writes into its folder: all that `--overwrite` deletes.
-const WRITTEN: [&str; 17] = [
+const WRITTEN: [&str; 18] = [
     "plan.yaml",
+    "archive",
     "events",
     "arena",
     "held_metrics.json",
@@ -193,6 +194,11 @@ impl PhaseFolder {
     /// Where the final weights of `model` go, as a model folder. It exists once the phase has ended.
     pub(crate) fn final_model(&self, model: &str) -> PathBuf {
         self.root.join("final").join(model)
+    }
+
+    /// Where columns with `keep: archive` are written, a folder a partition.
+    pub(crate) fn archive(&self) -> PathBuf {
+        self.root.join("archive")
     }
 
     /// Whether the final weights of `model` are there.

@@ -51,6 +51,7 @@ mod phase;
 mod process;
 mod recorder;
 mod registry;
+mod replay;
 mod reports;
 mod settings;
 mod worker;

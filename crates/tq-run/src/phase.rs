@@ -2,15 +2,16 @@
 
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{self, PathBuf},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow};
+use stage_replay::pace::NO_WEIGHTS;
 use tq_schedule::{Plan, plan};
-use tq_stage::{ModelUse, Parameters, ScheduleFacts, Served};
+use tq_stage::{ModelUse, Parameters, Register, ScheduleFacts, Served};
 use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, inspect};
 
 use crate::{
@@ -23,6 +24,7 @@ use crate::{
     office::Office,
     recorder::{Gap, Origin, Recorder},
     registry::Registry,
+    replay::is_replayed,
     reports::Desk,
     worker::{self, is},
 };
@@ -70,6 +72,11 @@ pub(crate) enum Crew {
     Joining,
 }
 
+/// The models of a phase that have weights.
+pub(crate) fn weights<'a>(plan: &'a Plan, phase: &'a plan::Phase) -> impl Iterator<Item = &'a String> {
+    phase.models.keys().filter(|name| plan.models.get(*name).is_none_or(|model| model.kind != NO_WEIGHTS))
+}
+
 /// Between two looks at a phase whose workers are others' business.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -95,7 +102,7 @@ impl PhaseRun<'_> {
             return Ok(Ended::Interrupted(steps));
         }
         let mut finals = BTreeMap::new();
-        for model in self.phase.models.keys() {
+        for model in weights(self.plan, self.phase) {
             let to = self.folder.final_model(model);
             let from = self.models.get(model).with_context(|| format!("model `{model}` has no folder"))?;
             export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;
@@ -248,7 +255,7 @@ impl PhaseRun<'_> {
             workers.push(Worker {
                 stage: task.stage.clone(),
                 implementation: task.implementation.clone(),
-                with: if source { self.source_settings(&task.partition)? } else { task.with.clone() },
+                with: self.settings(task, source)?,
                 tasks: vec![name.clone()],
                 device: "cpu".to_owned(),
                 kind: plan::WorkerKind::Threads,
@@ -269,6 +276,19 @@ impl PhaseRun<'_> {
             out.extend((first..first + count).map(|index| Worker { index, ..worker.clone() }));
         }
         Ok(out)
+    }
+
+    /// `with:` of a task's stage: what the pipeline says, or for those that the planner adds what they need to know.
+    fn settings(&self, task: &plan::Task, source: bool) -> Result<serde_json::Value> {
+        if source && !is_replayed(self.phase, &task.partition) {
+            return self.source_settings(&task.partition);
+        }
+        if task.implementation == stage_archive::Archive::NAME {
+            // Worker processes begin in other folders.
+            let folder = path::absolute(self.folder.archive()).context("the folder of the archive")?;
+            return Ok(serde_json::to_value(stage_archive::Config { folder })?);
+        }
+        Ok(task.with.clone())
     }
 
     /// `with:` of the source that fills `partition`.

@@ -1,6 +1,7 @@
 //! Binding ports to columns, and what must hold of the result: one producer per column, agreeing types, every reader
 //! served, every column read or kept, no circle.
 
+mod archive;
 mod checks;
 mod finish;
 mod links;
@@ -32,6 +33,7 @@ struct Cell<'a> {
     output: &'a Output,
     linked: bool,
     readers: Vec<usize>,
+    archived: bool,
 }
 
 type Cells<'a> = IndexMap<String, Cell<'a>>;
@@ -68,6 +70,9 @@ pub(crate) fn bind(
             reads[index] = inputs.bound;
         }
         binder.keep(table, &columns, refusals);
+        for (index, _) in drafts.tasks.iter().enumerate().filter(|(_, d)| d.archives && d.partition == *name) {
+            reads[index] = binder.archive(index, table, &mut columns, refusals);
+        }
         cells.insert(name, columns);
     }
     whole &= binder.circles(&cells, &reads, refusals);
@@ -104,7 +109,7 @@ impl<'a> Binder<'a> {
     /// The columns that tasks on `partition` write, with one producer each.
     fn produced(&self, partition: &str, refusals: &mut Refusals) -> Cells<'a> {
         let put = self.drafts.partitions[partition].put.iter();
-        let cell = |output| Cell { writers: Vec::new(), output, linked: false, readers: Vec::new() };
+        let cell = |output| Cell { writers: Vec::new(), output, linked: false, readers: Vec::new(), archived: false };
         let mut cells: Cells<'a> = put.map(|output| (output.name.clone(), cell(output))).collect();
         for (index, draft) in self.drafts.tasks.iter().enumerate().filter(|(_, d)| d.partition == partition) {
             for output in &draft.info.outputs {
@@ -115,7 +120,8 @@ impl<'a> Binder<'a> {
                     draft.key.clone()
                 };
                 let Some(cell) = cells.get_mut(column) else {
-                    let cell = Cell { writers: vec![index], output, linked: false, readers: Vec::new() };
+                    let readers = Vec::new();
+                    let cell = Cell { writers: vec![index], output, linked: false, readers, archived: false };
                     cells.insert(column.clone(), cell);
                     continue;
                 };

@@ -165,9 +165,20 @@ impl<'de> Deserialize<'de> for Names {
     }
 }
 
-/// `keep: [a, b]` or `keep: {a: rows, b: archive}`
+/// `keep: [a, b]`, `keep: {a: rows, b: archive}`, or `keep: archive` for every column
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Keeps(pub(crate) IndexMap<String, Keep>);
+pub(crate) struct Keeps {
+    pub(crate) columns: IndexMap<String, Keep>,
+    /// All columns that stages read or write are archived.
+    pub(crate) all_archived: bool,
+}
+
+impl Keeps {
+    /// Whether any column is archived.
+    pub(crate) fn archives(&self) -> bool {
+        self.all_archived || self.columns.values().any(|keep| *keep == Keep::Archive)
+    }
+}
 
 impl<'de> Deserialize<'de> for Keeps {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -176,23 +187,32 @@ impl<'de> Deserialize<'de> for Keeps {
             type Value = Keeps;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of columns, or a map from columns to rows or archive")
+                f.write_str(
+                    "a list of columns, a map from columns to rows or archive, or the word `archive` for all of them",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, word: &str) -> Result<Keeps, E> {
+                match word {
+                    "archive" => Ok(Keeps { columns: IndexMap::new(), all_archived: true }),
+                    other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+                }
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Keeps, A::Error> {
-                let mut kept = IndexMap::new();
+                let mut columns = IndexMap::new();
                 while let Some(name) = items.next_element()? {
-                    kept.insert(name, Keep::Rows);
+                    columns.insert(name, Keep::Rows);
                 }
-                Ok(Keeps(kept))
+                Ok(Keeps { columns, all_archived: false })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Keeps, A::Error> {
-                let mut kept = IndexMap::new();
+                let mut columns = IndexMap::new();
                 while let Some((name, keep)) = map.next_entry()? {
-                    kept.insert(name, keep);
+                    columns.insert(name, keep);
                 }
-                Ok(Keeps(kept))
+                Ok(Keeps { columns, all_archived: false })
             }
         }
         deserializer.deserialize_any(Seen)

@@ -28,6 +28,10 @@ pub enum Extent {
 /// Facts a column carries and its readers check, such as `distribution: full`.
 pub type Attributes = BTreeMap<String, String>;
 
+/// What an archived file says of each row besides its columns; a column of such a name cannot be archived.
+pub const ROW_COLUMNS: [&str; 8] =
+    ["row", "group", "ordinal", "sample", "version", "first_version", "last_version", "tags"];
+
 /// A column a stage reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Input {
@@ -279,8 +283,18 @@ pub trait StageCatalog {
         "dataset"
     }
 
+    /// `with:` of the source stage, for one that needs to know more than its partition's files.
+    fn source_settings(&self) -> Json {
+        Json::Object(serde_json::Map::new())
+    }
+
     /// The stage that reads every partition with `every:` (validation), if the program has one.
     fn evaluation(&self) -> Option<&str> {
         Some("validation")
+    }
+
+    /// The stage that writes the columns with `keep: archive`.
+    fn archive(&self) -> &str {
+        "archive"
     }
 }

@@ -7,8 +7,8 @@ use indexmap::IndexMap;
 use serde_json::Value as Json;
 use tq_config::{Refusals, join};
 
-use crate::entry::{self, When};
-use crate::plan::{Keep, ModelRef, Needs, Note, OnFailure, Rows};
+use crate::entry::{self, Keeps, When};
+use crate::plan::{ModelRef, Needs, Note, OnFailure, Rows};
 use crate::planner::{Planner, entries, keys};
 use crate::port::{DescribeError, Output, Per, Ports, Query};
 use crate::scope::Scope;
@@ -29,7 +29,7 @@ pub(crate) struct Table {
     pub(crate) link: Vec<String>,
     /// Columns that clients put.
     pub(crate) put: Vec<Output>,
-    pub(crate) keep: IndexMap<String, Keep>,
+    pub(crate) keep: Keeps,
     /// The key it is declared by.
     pub(crate) key: String,
 }
@@ -53,6 +53,8 @@ pub(crate) struct Draft {
     pub(crate) attempts: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) with: Json,
+    /// It reads what its partition archives, whatever ports it names.
+    pub(crate) archives: bool,
 }
 
 /// A stage that `when` switches off.
@@ -116,6 +118,7 @@ pub(crate) fn draft(
                 attempts: stage.attempts.unwrap_or(3),
                 on_failure: stage.on_failure.unwrap_or(OnFailure::Stop),
                 with: with.clone(),
+                archives: false,
             });
         }
     }
@@ -203,7 +206,8 @@ fn keep_used(tables: &mut IndexMap<String, Table>, tasks: &[Draft]) {
     tables.retain(|name, _| used.contains(name));
 }
 
-/// The tasks the planner adds: the source stage on every partition of files, evaluation on every one with `every`.
+/// The tasks the planner adds: the source stage on every partition of files, evaluation on every one with `every`, the
+/// archive on every one that archives columns.
 fn implicit(
     planner: &Planner<'_>,
     scope: &Scope,
@@ -214,7 +218,8 @@ fn implicit(
 ) {
     let source = planner.catalog.source().to_owned();
     let evaluation = planner.catalog.evaluation().map(str::to_owned);
-    for reserved in std::iter::once(&source).chain(&evaluation) {
+    let archive = planner.catalog.archive().to_owned();
+    for reserved in [&source, &archive].into_iter().chain(&evaluation) {
         if scope.pipeline.get(&format!("stages.{reserved}")).is_some() {
             let refusal = scope.refuse(
                 &format!("stages.{reserved}"),
@@ -224,9 +229,10 @@ fn implicit(
             refusals.push(refusal.action("rename the stage"));
         }
     }
-    let mut add = |stage: &str, wanted: &dyn Fn(&Rows) -> bool, first: bool, refusals: &mut Refusals| {
-        let served: Vec<(&String, &Table)> = tables.iter().filter(|(_, table)| wanted(&table.rows)).collect();
-        let with = Json::Object(serde_json::Map::new());
+    let mut add = |stage: &str, wanted: &dyn Fn(&Table) -> bool, first: bool, refusals: &mut Refusals| {
+        let served: Vec<(&String, &Table)> = tables.iter().filter(|(_, table)| wanted(table)).collect();
+        let none = || Json::Object(serde_json::Map::new());
+        let with = if stage == source { planner.catalog.source_settings() } else { none() };
         let Some((_, table)) = served.first() else {
             return;
         };
@@ -250,6 +256,7 @@ fn implicit(
             attempts: 3,
             on_failure: OnFailure::Stop,
             with: with.clone(),
+            archives: stage == archive,
         });
         if first {
             drafts.tasks.splice(0..0, added);
@@ -257,8 +264,9 @@ fn implicit(
             drafts.tasks.extend(added);
         }
     };
-    add(&source, &|rows| matches!(rows, Rows::Files { .. }), true, refusals);
+    add(&source, &|table| matches!(table.rows, Rows::Files { .. }), true, refusals);
     if let Some(evaluation) = evaluation {
-        add(&evaluation, &|rows| matches!(rows, Rows::Expand { every: Some(_), .. }), false, refusals);
+        add(&evaluation, &|table| matches!(table.rows, Rows::Expand { every: Some(_), .. }), false, refusals);
     }
+    add(&archive, &|table| table.keep.archives(), false, refusals);
 }

@@ -233,13 +233,54 @@ fn noted_keys_are_in_the_plan_with_their_reason() {
 }
 
 #[test]
-fn kept_columns_need_no_reader() {
+fn kept_columns_need_no_reader_and_archived_ones_get_one() {
     let arguments = ["+partitions.samples.keep={responses:archive,rollout_log_probs:rows}"];
     let phase = plan("grpo.yaml", &arguments).unwrap().phases.remove(0);
     let columns = &phase.partitions["samples"].columns;
     assert_eq!(columns["responses"].keep, Some(Keep::Archive));
+    assert_eq!(columns["responses"].readers.last().unwrap(), "archive");
     assert_eq!(columns["rollout_log_probs"].keep, Some(Keep::Rows), "an optional output is written to be kept");
     assert!(columns["rollout_log_probs"].readers.is_empty());
+    let task = &phase.tasks["archive"];
+    assert_eq!((task.implementation.as_str(), task.per), ("archive", Per::Mini));
+    assert_eq!(task.reads.keys().collect::<Vec<_>>(), ["responses"]);
+    assert!(task.training.is_none() && task.writes.is_empty());
+}
+
+#[test]
+fn the_word_archive_takes_every_column_that_is_there_linked_ones_too() {
+    let whole = plan("grpo.yaml", &["+partitions.samples.keep=archive"]).unwrap().phases.remove(0);
+    let mut archived: Vec<&str> = whole.tasks["archive"].reads.keys().map(String::as_str).collect();
+    archived.sort_unstable();
+    let mut there: Vec<&str> = whole.partitions["samples"].columns.keys().map(String::as_str).collect();
+    there.sort_unstable();
+    assert_eq!(archived, there);
+    for linked in ["prompt", "ground_truth", "data_source"] {
+        assert!(archived.contains(&linked), "{archived:?}");
+    }
+    let without = plan("grpo.yaml", &[]).unwrap().phases.remove(0);
+    assert!(
+        without.partitions["samples"].columns.keys().eq(whole.partitions["samples"].columns.keys()),
+        "nothing is written for the archive alone"
+    );
+    assert!(without.tasks.get("archive").is_none());
+}
+
+#[test]
+fn a_column_that_is_written_only_when_read_is_written_to_be_archived() {
+    let columns = |arguments: &[&str]| {
+        plan("grpo.yaml", arguments).unwrap().phases.remove(0).partitions["samples"].columns.clone()
+    };
+    assert!(!columns(&[]).contains_key("returns"));
+    assert_eq!(columns(&["+partitions.samples.keep={returns: archive}"])["returns"].readers, ["archive"]);
+}
+
+#[test]
+fn each_archived_partition_has_its_task() {
+    let arguments = ["+partitions.samples.keep=archive", "+partitions.val.keep=archive", "trainer.test_freq=5"];
+    let phase = plan("grpo.yaml", &arguments).unwrap().phases.remove(0);
+    assert_eq!(phase.tasks["archive.samples"].partition, "samples");
+    assert_eq!(phase.tasks["archive.val"].partition, "val");
 }
 
 #[test]

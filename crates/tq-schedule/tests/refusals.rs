@@ -204,3 +204,30 @@ fn disjoint_where_lets_several_stages_write_a_column() {
     let column = &plan.phases[0].partitions["samples"].columns["token_level_scores"];
     assert_eq!(column.origin, tq_schedule::plan::ColumnOrigin::Written(vec!["reward".into(), "other".into()]));
 }
+
+#[test]
+fn what_an_archive_cannot_hold_is_refused() {
+    let keep = |keep: &str, stage: &str| {
+        let samples = "link: [prompt, ground_truth, data_source]";
+        let text = RIGHT.replacen(samples, &format!("{samples}, keep: {keep}"), 1);
+        let text = text.replacen("schedule: on_policy\n", &format!("{stage}\nschedule: on_policy\n"), 1);
+        plan_text(&text, "wrong.yaml", &[]).map(|_| ()).map_err(|refusals| refusals.to_string())
+    };
+    assert_eq!(keep("archive", ""), Ok(()));
+    let some = "  penalty:   {use: length-penalty, with: {weight: 1}, where: {kind: math}}";
+    let said = keep("archive", some).unwrap_err();
+    assert!(said.contains("`length_penalty`, which stage `penalty` writes only `where` tags match"), "{said}");
+    let named = "  penalty:   {use: length-penalty, with: {weight: 1}, bind: {length_penalty: version}}";
+    let said = keep("archive", named).unwrap_err();
+    assert!(said.contains("the column `version`, and an archive has one of that name"), "{said}");
+    assert_eq!(keep("{responses: archive, version: rows}", named), Ok(()));
+    let said = keep("{respones: archive}", "").unwrap_err();
+    assert!(said.contains("did you mean `responses`?"), "{said}");
+    let said = keep("everything", "").unwrap_err();
+    assert!(said.contains("the word `archive` for all of them"), "{said}");
+    let prompts = plan_text(&RIGHT.replacen("train.parquet}", "train.parquet, keep: archive}", 1), "wrong.yaml", &[]);
+    let said = prompts.unwrap_err().to_string();
+    assert!(said.contains("partitions.prompts.keep: found `archive` on a partition that is not expanded"), "{said}");
+    let taken = keep("archive", "  archive:   {use: reward}").unwrap_err();
+    assert!(taken.contains("stages.archive: found a name the planner uses for a stage it adds"), "{taken}");
+}

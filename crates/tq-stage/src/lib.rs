@@ -60,7 +60,7 @@ pub use state::{NamedTensor, StateReader, StateWriter};
 pub use tq_config::{Range, Refusal};
 pub use tq_schedule::{
     Version,
-    port::{Extent, Input, Output, Per, Ports},
+    port::{Extent, Input, Output, Per, Ports, ROW_COLUMNS},
 };
 pub use transferqueue::{
     Batch, Outputs, Rows,

@@ -68,8 +68,14 @@ impl Journal {
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
         match origin {
             Origin::Beginning => {}
-            Origin::State(steps) => audit.rollback(*steps)?,
+            Origin::State(steps) => {
+                audit.rollback(*steps)?;
+                // A cycle's batches are cut after the publication before it: none of them is archived in the state.
+                stage_archive::rollback(&folder.archive(), *steps)?;
+            }
             Origin::There(gap) => {
+                // Batches of the cycle in progress may be done.
+                stage_archive::rollback(&folder.archive(), gap.steps + 1)?;
                 // After the machine went down the audit may even be ahead of the log.
                 audit.rollback(gap.audited.saturating_sub(1).min(gap.steps))?;
                 let definition = store.definition();

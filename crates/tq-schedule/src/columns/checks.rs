@@ -56,7 +56,7 @@ impl<'a> Binder<'a> {
     }
 
     pub(super) fn keep(&self, table: &Table, columns: &Cells<'a>, refusals: &mut Refusals) {
-        for column in table.keep.keys().filter(|column| self.complete && !columns.contains_key(*column)) {
+        for column in table.keep.columns.keys().filter(|column| self.complete && !columns.contains_key(*column)) {
             let refusal =
                 self.scope.refuse(&join(&table.key, "keep"), format!("`{column}`"), "a column of this partition");
             refusals.push(refusal.nearest(column, columns.keys().map(String::as_str)));
@@ -71,7 +71,7 @@ impl<'a> Binder<'a> {
                 continue;
             }
             for (column, cell) in columns {
-                if !cell.readers.is_empty() || table.keep.contains_key(column) {
+                if !cell.readers.is_empty() || table.keep.columns.contains_key(column) {
                     continue;
                 }
                 if cell.linked {

@@ -36,7 +36,8 @@ impl<'a> Binder<'a> {
             let mut planned = IndexMap::new();
             for (column, cell) in columns {
                 let links = linked_into.get(&(*partition, column.as_str())).cloned().unwrap_or_default();
-                let keep = table.keep.get(column).copied();
+                let archived = cell.archived.then_some(Keep::Archive);
+                let keep = archived.or(table.keep.columns.get(column).copied());
                 let wanted = !cell.readers.is_empty() || keep.is_some() || !links.is_empty();
                 if !wanted && (is_source || cell.output.optional) {
                     continue;

@@ -18,7 +18,13 @@ struct Linkable<'a> {
 
 impl<'a> Linkable<'a> {
     fn linked(&self) -> Cell<'a> {
-        Cell { writers: self.writer.into_iter().collect(), output: self.output, linked: true, readers: Vec::new() }
+        Cell {
+            writers: self.writer.into_iter().collect(),
+            output: self.output,
+            linked: true,
+            readers: Vec::new(),
+            archived: false,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use tq_config::{Refusals, join};
 
 use super::Table;
-use crate::entry::{self, Expand, Names};
+use crate::entry::{self, Expand, Keeps, Names};
 use crate::plan::{Note, Rows};
 use crate::planner::{Planner, SourceFiles};
 use crate::port::{Extent, Output};
@@ -49,12 +49,22 @@ pub(super) fn tables(
             only_expanded("n", partition.n.is_some(), refusals);
             only_expanded("every", partition.every.is_some(), refusals);
             only_expanded("link", partition.link.is_some(), refusals);
+            if partition.keep.archives() {
+                let refusal = scope.refuse(
+                    &join(&key, "keep"),
+                    "`archive` on a partition that is not expanded",
+                    "`archive` on one with `expand`",
+                );
+                refusals.push(refusal.action(
+                    "an archive is made of cut batches: say `keep: archive` where these rows are expanded, and link their columns there",
+                ));
+            }
         }
         let table = |rows: Rows, put: Vec<Output>| Table {
             rows,
             link: partition.link.clone().unwrap_or_default(),
             put,
-            keep: partition.keep.0.clone(),
+            keep: partition.keep.clone(),
             key: key.clone(),
         };
         match (&partition.files, &partition.expand, &partition.columns) {
@@ -99,7 +109,7 @@ pub(super) fn tables(
                         let source = format!("{name}-prompts");
                         let rows = files(paths);
                         let key = join(&key, "expand");
-                        let table = Table { rows, link: Vec::new(), put: Vec::new(), keep: IndexMap::new(), key };
+                        let table = Table { rows, link: Vec::new(), put: Vec::new(), keep: Keeps::default(), key };
                         sources.insert(source.clone(), table);
                         source
                     }

@@ -56,6 +56,7 @@ impl StageCatalog for Builtin {
             )
             .configured_by(&["data"]),
             "validation" => Ports::new(vec![floats("token_level_scores"), text("data_source")], vec![]),
+            "archive" => Ports::new(vec![], vec![]).per(Per::Mini),
             "rollout" => Ports::new(
                 vec![tokens("prompt")],
                 vec![
