@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults connections snapshot fuzz fuzz-seeds garbage asan
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -64,6 +64,9 @@ connections: setup nextest ## 8,192 connections that write at once, and 100,000 
 
 faults: setup nextest ## a run whose processes are killed (200 times, the store among them) and stopped at random
 	$(CARGO) nextest run --workspace -E 'binary(faults)' --run-ignored only --success-output immediate
+
+soak: setup nextest ## a run of an hour (TQ_SOAK_SECONDS) that must grow in nothing: memory, descriptors, leases, files
+	$(CARGO) nextest run --workspace -E 'binary(soak)' --run-ignored only --no-capture
 
 snapshot: setup nextest ## a snapshot of 1 GiB, restored and recovered, byte by byte
 	$(CARGO) nextest run --workspace -E 'binary(large)' --run-ignored only --success-output immediate

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use tq_schedule::Plan;
+use tq_schedule::{Plan, plan::Spill};
 
 /// What to do when the folder holds a run already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +35,12 @@ impl Existing {
 }
 
 /// What a run writes into its folder: all that `--overwrite` deletes.
-const WRITTEN: [&str; 18] = [
+const WRITTEN: [&str; 19] = [
     "plan.yaml",
     "archive",
     "events",
     "arena",
+    "spill",
     "held_metrics.json",
     "url",
     "token",
@@ -148,13 +149,31 @@ impl PhaseFolder {
         self.root.join(name)
     }
 
+    /// Where cells of the phase go that leave memory: a part of the folder for spilled cells that is its own, or `spill/`.
+    pub(crate) fn spill(&self, spill: &Spill) -> PathBuf {
+        match spill {
+            Spill::Folder(folder) => self.own_part(folder),
+            Spill::Run(_) => self.root.join("spill"),
+        }
+    }
+
+    /// Deletes what a phase that is done has spilled.
+    ///
+    /// # Errors
+    /// When the folder cannot be deleted.
+    pub(crate) fn forget_spill(&self, spill: Option<&Spill>) -> Result<()> {
+        spill.map_or(Ok(()), |spill| forget(&self.spill(spill)))
+    }
+
     /// Where the phase's bytes lie that outlive a process: a part of the folder for arenas that is its own, or `arena/`.
     pub(crate) fn arena(&self, arenas: Option<&Path>) -> PathBuf {
+        arenas.map_or_else(|| self.root.join("arena"), |arenas| self.own_part(arenas))
+    }
+
+    /// The phase's own part of a folder that runs share.
+    fn own_part(&self, shared: &Path) -> PathBuf {
         let name = |path: &Path| path.file_name().map(PathBuf::from).unwrap_or_default();
-        match arenas {
-            Some(arenas) => arenas.join(name(self.doors())).join(name(&self.root)),
-            None => self.root.join("arena"),
-        }
+        shared.join(name(self.doors())).join(name(&self.root))
     }
 
     /// Takes the bytes of a phase away that is done: nothing goes on from them any more.
@@ -162,13 +181,7 @@ impl PhaseFolder {
     /// # Errors
     /// When they cannot be deleted.
     pub(crate) fn forget_arena(&self, arenas: Option<&Path>) -> Result<()> {
-        let arena = self.arena(arenas);
-        match fs::remove_dir_all(&arena) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(e).with_context(|| format!("cannot delete `{}`", arena.display()))
-            }
-            _ => Ok(()),
-        }
+        forget(&self.arena(arenas))
     }
 
     /// Where the ports of a store process are found: one place for all phases.
@@ -309,5 +322,14 @@ fn first_difference(old: &str, new: &str) -> String {
     match lines.next() {
         Some((n, (a, b))) => format!("plan.yaml line {}: `{}` then, `{}` now", n + 1, a.trim(), b.trim()),
         None => "one is longer than the other".to_owned(),
+    }
+}
+/// Deletes a folder that may not be there.
+fn forget(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            Err(e).with_context(|| format!("cannot delete `{}`", folder.display()))
+        }
+        _ => Ok(()),
     }
 }

@@ -47,6 +47,7 @@ mod ground;
 mod interrupt;
 mod keeper;
 mod office;
+mod outsiders;
 mod phase;
 mod process;
 mod recorder;

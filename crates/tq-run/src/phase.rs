@@ -22,6 +22,7 @@ use crate::{
     folder::PhaseFolder,
     interrupt,
     office::Office,
+    outsiders,
     recorder::{Gap, Origin, Recorder},
     registry::Registry,
     replay::is_replayed,
@@ -108,8 +109,10 @@ impl PhaseRun<'_> {
             export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;
             finals.insert(model.clone(), to);
         }
+        outsiders::owed(&self.phase.name, &store)?;
         drop(store);
         self.folder.forget_arena(self.plan.store.arena.as_deref())?;
+        self.folder.forget_spill(self.plan.store.spill.as_ref())?;
         Ok(Ended::Finished(finals))
     }
 
@@ -121,6 +124,8 @@ impl PhaseRun<'_> {
             flush: Flush::Publication,
             durability: asked.durability,
             arena: Some(self.folder.arena(asked.arena.as_deref())),
+            spill: asked.spill.as_ref().map(|spill| self.folder.spill(spill)),
+            starved_ms: asked.patience.saturating_mul(1_000),
             ..Options::default()
         };
         let create = || Ok::<_, anyhow::Error>(Store::create(definition(self.phase, self.plan)?, options.clone())?);
@@ -174,6 +179,9 @@ impl PhaseRun<'_> {
             }
         }
         let stopped = store.stopped();
+        if self.phase.tasks.values().any(|task| task.external) {
+            outsiders::wait(store);
+        }
         store.stop("the phase has ended");
         office.close();
         match stopped {
@@ -199,7 +207,9 @@ impl PhaseRun<'_> {
         let desk = Arc::new(desk);
         let apart = workers.iter().any(|worker| worker.kind == plan::WorkerKind::Processes);
         let listen = self.plan.store.listen.as_ref();
-        let office = (apart || listen.is_some()).then(|| Office::open(store, self.folder.root(), &desk, listen));
+        let external = self.phase.tasks.values().any(|task| task.external);
+        let office =
+            (apart || external || listen.is_some()).then(|| Office::open(store, self.folder.root(), &desk, listen));
         let office = office.transpose()?;
         thread::scope(|scope| {
             let (mut consumers, mut sources) = (Vec::new(), Vec::new());
@@ -229,6 +239,9 @@ impl PhaseRun<'_> {
                 }
             };
             consumers.into_iter().for_each(join);
+            if external {
+                outsiders::wait(store);
+            }
             store.stop("the phase has ended");
             sources.into_iter().for_each(join);
         });
@@ -245,7 +258,7 @@ impl PhaseRun<'_> {
     /// Every worker to start: each stage with the number and device its group says; sources once.
     fn workers(&self) -> Result<Vec<Worker>> {
         let mut workers: Vec<Worker> = Vec::new();
-        for (name, task) in &self.phase.tasks {
+        for (name, task) in self.phase.tasks.iter().filter(|(_, task)| !task.external) {
             let source =
                 !matches!(self.phase.partitions.get(&task.partition).map(|p| &p.rows), Some(plan::Rows::Expand { .. }));
             if let Some(worker) = workers.iter_mut().find(|w| !source && !w.source && w.stage == task.stage) {

@@ -3,6 +3,7 @@
 
 mod archive;
 mod checks;
+mod external;
 mod finish;
 mod links;
 mod training;
@@ -15,7 +16,7 @@ use crate::plan::{ModelUse, Note, Partition, Task};
 use crate::planner::Planner;
 use crate::port::{Input, Output};
 use crate::scope::Scope;
-use crate::tasks::{Draft, Drafts, Off};
+use crate::tasks::{Columns, Draft, Drafts, Off};
 
 /// A phase with its ports bound.
 pub(crate) struct Bound {
@@ -70,7 +71,14 @@ pub(crate) fn bind(
             reads[index] = inputs.bound;
         }
         binder.keep(table, &columns, refusals);
-        for (index, _) in drafts.tasks.iter().enumerate().filter(|(_, d)| d.archives && d.partition == *name) {
+        // The archive holds what others read, too: it comes last.
+        let here = || drafts.tasks.iter().enumerate().filter(|(_, draft)| draft.partition == *name);
+        for (index, draft) in here() {
+            if let Columns::External(named) = &draft.columns {
+                reads[index] = binder.external(index, draft, named, &mut columns, refusals);
+            }
+        }
+        for (index, _) in here().filter(|(_, draft)| draft.columns == Columns::Archived) {
             reads[index] = binder.archive(index, table, &mut columns, refusals);
         }
         cells.insert(name, columns);

@@ -44,7 +44,9 @@ impl Plan {
             );
         }
         let budget = self.store.budget.map_or_else(|| "no limit".into(), bytes);
-        line(text, format!("store budget: {budget}; {}", survives(&self.store)));
+        let spill =
+            if self.store.spill.is_some() { ", beyond it readers outside the run are served from files" } else { "" };
+        line(text, format!("store budget: {budget}{spill}; {}", survives(&self.store)));
         for phase in &self.phases {
             text.push('\n');
             phase.describe(text);

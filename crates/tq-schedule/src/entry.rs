@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 use transferqueue::{Durability, server::ServerTls};
 
-use crate::plan::{Keep, OnFailure, StoreKind, WorkerKind};
+use crate::plan::{Keep, OnFailure, Spill, StoreKind, WorkerKind};
 use crate::port::{Dtype, Kind, Per};
 use crate::schedule::{Grain, OnPublication, Order, Preset, WeightsRule};
 
@@ -393,11 +393,20 @@ impl<'de> Deserialize<'de> for Anything {
     }
 }
 
-/// `store: {budget: 512MiB, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
+/// `with:` of a stage with `use: external`
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct External {
+    pub(crate) columns: Vec<String>,
+}
+
+/// `store: {budget: 512MiB, spill: true, patience: 60, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     pub(crate) budget: Option<Bytes>,
+    pub(crate) spill: Option<Spill>,
+    pub(crate) patience: Option<u64>,
     pub(crate) durability: Option<Durability>,
     pub(crate) arena: Option<PathBuf>,
     pub(crate) kind: StoreKind,

@@ -87,6 +87,12 @@ pub enum WorkerKind {
 pub struct Store {
     /// Bytes that rows may reserve; `None`: no limit.
     pub budget: Option<u64>,
+    /// Where cells go that leave memory; `None`: they stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill: Option<Spill>,
+    /// Seconds that the run may wait for bytes which only readers outside it would let go.
+    #[serde(default = "patience")]
+    pub patience: u64,
     /// What survives when a process is killed.
     #[serde(default)]
     pub durability: Durability,
@@ -99,6 +105,21 @@ pub struct Store {
     /// Where workers of other hosts may join; `None`: workers of this host alone, while it has processes of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,
+}
+
+/// Where cells go that leave memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Spill {
+    /// `spill/` in the run's folder (`true`), or nowhere.
+    Run(bool),
+    /// A folder for the spill folders of runs.
+    Folder(PathBuf),
+}
+
+/// [`Store::patience`] unless the pipeline says otherwise.
+pub(crate) fn patience() -> u64 {
+    60
 }
 
 /// Where the store runs.
@@ -303,6 +324,9 @@ pub struct Task {
     /// Rows it is owed: tags that must match.
     #[serde(default, rename = "where", skip_serializing_if = "IndexMap::is_empty")]
     pub filter: IndexMap<String, Json>,
+    /// Whoever reads the rows is no part of the run, which ends without it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external: bool,
     /// Set for a task that trains.
     pub training: Option<TaskTraining>,
     /// Times a row may fail before `on_failure` applies.

@@ -15,6 +15,7 @@ use crate::entry::{self, SECTIONS};
 use crate::phase;
 use crate::plan::{Model, Note, Plan, WorkerKind, Workers};
 use crate::port::StageCatalog;
+use crate::tasks::EXTERNAL;
 
 /// A source partition whose rows are to be counted.
 #[derive(Clone, Copy, Debug)]
@@ -152,7 +153,11 @@ impl<'a> Planner<'a> {
         switches::check(&tree, &pipeline, &mut refusals, &mut notes);
         let models = self.models(&resolved, &mut refusals);
         let store = store::plan(&resolved, &mut refusals);
-        let stage_names: Vec<&str> = keys(&resolved, "stages").collect();
+        let external = |stage: &&str| {
+            let used = resolved.get(&format!("stages.{stage}.use"));
+            used.and_then(Node::as_str) == Some(EXTERNAL)
+        };
+        let stage_names: Vec<&str> = keys(&resolved, "stages").filter(|stage| !external(stage)).collect();
         let workers = self.workers(&tree, &resolved, &stage_names, &mut refusals);
         let phases =
             phase::plan_all(self, &pipeline, &resolved, &parameters, &of_phases, &store, &mut refusals, &mut notes);

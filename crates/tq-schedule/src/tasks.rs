@@ -12,7 +12,7 @@ use crate::plan::{ModelRef, Needs, Note, OnFailure, Rows};
 use crate::planner::{Planner, entries, keys};
 use crate::port::{DescribeError, Output, Per, Ports, Query};
 use crate::scope::Scope;
-use fields::{check_fields, model, per, serve};
+use fields::{check_fields, external, model, per, serve};
 use tables::tables;
 
 /// A phase before its ports are bound.
@@ -53,9 +53,22 @@ pub(crate) struct Draft {
     pub(crate) attempts: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) with: Json,
-    /// It reads what its partition archives, whatever ports it names.
-    pub(crate) archives: bool,
+    pub(crate) columns: Columns,
 }
+
+/// What decides the columns that a task reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Columns {
+    /// Its ports.
+    Ports,
+    /// What its partition archives.
+    Archived,
+    /// The pipeline names them, and whoever reads them is no part of the run.
+    External(Vec<String>),
+}
+
+/// The `use` of a stage whose workers are no part of the run.
+pub(crate) const EXTERNAL: &str = "external";
 
 /// A stage that `when` switches off.
 pub(crate) struct Off {
@@ -93,7 +106,11 @@ pub(crate) fn draft(
             }
             continue;
         }
-        let Some(info) = describe.stage(&key, &stage.implementation, &with, refusals) else {
+        let (info, columns) = match stage.implementation == EXTERNAL {
+            true => (Some(Ports::new(vec![], vec![])), external(scope, &key, stage, refusals)),
+            false => (describe.stage(&key, &stage.implementation, &with, refusals), Some(Columns::Ports)),
+        };
+        let (Some(info), Some(columns)) = (info, columns) else {
             continue;
         };
         let partitions = serve(scope, name, stage, &tables, &stages, &members, refusals);
@@ -118,7 +135,7 @@ pub(crate) fn draft(
                 attempts: stage.attempts.unwrap_or(3),
                 on_failure: stage.on_failure.unwrap_or(OnFailure::Stop),
                 with: with.clone(),
-                archives: false,
+                columns: columns.clone(),
             });
         }
     }
@@ -256,7 +273,7 @@ fn implicit(
             attempts: 3,
             on_failure: OnFailure::Stop,
             with: with.clone(),
-            archives: stage == archive,
+            columns: if stage == archive { Columns::Archived } else { Columns::Ports },
         });
         if first {
             drafts.tasks.splice(0..0, added);

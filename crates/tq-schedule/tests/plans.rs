@@ -4,7 +4,7 @@
 mod common;
 
 use common::{plan, plan_text};
-use tq_schedule::plan::{ColumnOrigin, Keep, Level, Rows, Side, Version};
+use tq_schedule::plan::{ColumnOrigin, Keep, Level, Rows, Side, Spill, Version};
 use tq_schedule::port::Per;
 use tq_schedule::{Plan, Planner};
 
@@ -358,4 +358,30 @@ fn ranks_are_in_the_plan_with_what_sizes_their_shares() {
     let alone = common::plan("quickstart.yaml", &[]).unwrap();
     assert_eq!(alone.phase("rl").unwrap().tasks["actor"].training.as_ref().unwrap().ranks, 1);
     assert!(!alone.describe().contains("ranks"));
+}
+
+const EXPORTER: &str = "+stages.exporter={use: external, with: {columns: [responses, returns]}, per: group}";
+
+#[test]
+fn an_external_reader_needs_no_worker_and_its_columns_are_written_for_it() {
+    let plan = plan("grpo.yaml", &[EXPORTER]).unwrap();
+    let phase = &plan.phases[0];
+    let task = &phase.tasks["exporter"];
+    assert!(task.external && task.writes.is_empty());
+    assert_eq!((task.per, task.partition.as_str()), (Per::Group, "samples"));
+    assert_eq!(task.reads.keys().collect::<Vec<_>>(), ["responses", "returns"]);
+    assert_eq!(phase.partitions["samples"].columns["returns"].readers, ["exporter"]);
+    assert!(plan.workers.values().all(|group| !group.stages.contains(&"exporter".to_owned())), "{:?}", plan.workers);
+    assert!(phase.tasks.values().filter(|task| task.external).count() == 1);
+}
+
+#[test]
+fn spilling_goes_beside_the_run_or_to_a_folder() {
+    let store = |text: &str| plan("grpo.yaml", &[EXPORTER, text]).unwrap().store;
+    let spill = |text: &str| store(&format!("+store={{budget: 1GiB, {text}}}")).spill;
+    assert_eq!(spill("spill: true"), Some(Spill::Run(true)));
+    assert_eq!(spill("spill: /fast/spill"), Some(Spill::Folder("/fast/spill".into())));
+    assert_eq!((spill("spill: false"), spill("patience: 5")), (None, None));
+    assert_eq!(store("+store={patience: 5}").patience, 5);
+    assert_eq!(store("+store={budget: 1GiB}").patience, 60);
 }

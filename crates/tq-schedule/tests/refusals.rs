@@ -231,3 +231,30 @@ fn what_an_archive_cannot_hold_is_refused() {
     let taken = keep("archive", "  archive:   {use: reward}").unwrap_err();
     assert!(taken.contains("stages.archive: found a name the planner uses for a stage it adds"), "{taken}");
 }
+
+#[test]
+fn what_an_external_reader_cannot_read_is_refused() {
+    let exporter = |with: &str| {
+        let stage = format!("  exporter:  {{use: external, with: {with}}}\nschedule: on_policy\n");
+        let text = RIGHT.replacen("schedule: on_policy\n", &stage, 1);
+        plan_text(&text, "wrong.yaml", &[]).map(|_| ()).map_err(|refusals| refusals.to_string())
+    };
+    assert_eq!(exporter("{columns: [responses]}"), Ok(()));
+    for (with, part) in [
+        ("{columns: []}", "stages.exporter.with: found no columns; expected `{columns: [NAME, …]}`"),
+        ("{}", "found no columns"),
+        ("{colums: [responses]}", "unknown field `colums`"),
+        ("{columns: [respones]}", "did you mean `responses`?"),
+        ("{columns: [responses, responses]}", "found `responses` twice"),
+    ] {
+        let said = exporter(with).unwrap_err();
+        assert!(said.contains(part), "{with}: {said}");
+    }
+    let store = |store: &str| {
+        let text = RIGHT.replacen("schedule: on_policy\n", &format!("store: {store}\nschedule: on_policy\n"), 1);
+        plan_text(&text, "wrong.yaml", &[]).unwrap_err().to_string()
+    };
+    assert!(store("{spill: true}").contains("store.spill: found a folder for spilled cells, and no budget"));
+    assert!(store("{patience: 0}").contains("store.patience: found 0 seconds; expected from 1 to 86400"));
+    assert!(store("{spill: 7}").contains("store.spill"));
+}

@@ -213,9 +213,9 @@ impl State {
         Ok(Partition { name: table.name.clone(), columns, birth: table.birth.clone() })
     }
 
-    /// Whether nothing will come for any task again.
+    /// Whether nothing will come for any task of the run again (readers outside it may be owed rows still).
     pub fn all_ended(&self) -> bool {
-        self.cursors.iter().all(|cursor| self.has_ended(cursor))
+        self.cursors.iter().all(|cursor| cursor.def.external || self.has_ended(cursor))
     }
 
     /// Whether nothing will come for a task again. One that trains is needed until the last cycle is published, also when

@@ -385,6 +385,8 @@ pub struct OwedView {
     pub partition: String,
     /// Rows it has not consumed.
     pub rows: u64,
+    /// Of these, rows that it holds.
+    pub leased: u64,
     /// Columns it reads.
     pub columns: Vec<String>,
     /// Bytes of these columns that lie in spill files.

@@ -1,4 +1,4 @@
-//! Ten kinds of garbage.
+//! Ten kinds of garbage. (Also part of `tests/tests/garbage.rs`, beside whole runs.)
 
 use std::{
     fs,
@@ -15,8 +15,6 @@ use arrow_flight::{Action, FlightData, FlightDescriptor, Ticket, flight_service_
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use transferqueue::wire;
 
-use crate::{office::Office, run::Ports};
-
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A drip of one byte a second goes on for so long, beside the other kinds.
 const DRIP: Duration = Duration::from_secs(4);
@@ -28,18 +26,6 @@ pub enum Port {
 }
 
 impl Port {
-    pub fn tcp(ports: &Ports) -> Self {
-        Self::Net { address: ports.tcp.clone(), token: ports.token[0].clone(), ca: None }
-    }
-
-    pub fn tls(ports: &Ports, office: &Office) -> Self {
-        Self::Net { address: ports.tls.clone(), token: ports.token[1].clone(), ca: Some(office.ca()) }
-    }
-
-    pub fn control(ports: &Ports) -> Self {
-        Self::Control(ports.control.clone())
-    }
-
     fn open(&self) -> Option<Stream> {
         let pause = Some(Duration::from_millis(300));
         // The port may be too busy with garbage to take more of it.

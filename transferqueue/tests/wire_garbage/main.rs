@@ -52,7 +52,10 @@ fn a_run_does_not_notice_garbage_on_every_port() {
     let run = Run::new(&office);
     let loud = run.work(|ports: &Ports, signs: &Signs| {
         thread::scope(|scope| {
-            for port in [Port::tcp(ports), Port::tls(ports, &office), Port::control(ports)] {
+            let [plain, other] = ports.token.clone();
+            let tcp = Port::Net { address: ports.tcp.clone(), token: plain, ca: None };
+            let tls = Port::Net { address: ports.tls.clone(), token: other, ca: Some(office.ca()) };
+            for port in [tcp, tls, Port::Control(ports.control.clone())] {
                 let (rounds, once) = (&rounds, &once);
                 scope.spawn(move || {
                     let kinds = Kinds::new(port, half_open());

@@ -8,7 +8,7 @@ use super::{Binder, Bound, Cell, Cells};
 use crate::numbers::Longest;
 use crate::plan::{Column, ColumnOrigin, Keep, ModelUse, Partition, Rows, Task, TaskTraining};
 use crate::port::Output;
-use crate::tasks::Table;
+use crate::tasks::{Columns, Table};
 
 impl<'a> Binder<'a> {
     pub(super) fn finish(
@@ -77,6 +77,7 @@ impl<'a> Binder<'a> {
                     reads: reads[index].clone(),
                     writes: writes.filter(|(_, column)| columns.contains_key(column)).collect(),
                     filter: draft.filter.clone(),
+                    external: matches!(draft.columns, Columns::External(_)),
                     training: draft.info.training.as_ref().map(|t| TaskTraining {
                         mini_batch: t.mini_batch,
                         epochs: t.epochs,

@@ -8,8 +8,11 @@ use transferqueue::Durability;
 use super::section;
 use crate::{
     entry,
-    plan::{Listen, Store, StoreKind},
+    plan::{Listen, Spill, Store, StoreKind, patience},
 };
+
+/// A day: longer is no wait but a run that stands.
+const MOST_PATIENCE: u64 = 86_400;
 
 /// Reads the section.
 pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
@@ -32,8 +35,18 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
             "`store.durability: process` or `host`",
         );
     }
+    let spill = given.spill.filter(|spill| *spill != Spill::Run(false));
+    if spill.is_some() && given.budget.is_none() {
+        refuse("store.spill", "a folder for spilled cells, and no budget".to_owned(), "`store.budget` as well");
+    }
+    let patience = given.patience.unwrap_or_else(patience);
+    if !(1..=MOST_PATIENCE).contains(&patience) {
+        refuse("store.patience", format!("{patience} seconds"), "from 1 to 86400");
+    }
     let store = Store {
         budget: given.budget.map(|bytes| bytes.0),
+        spill,
+        patience,
         durability,
         arena: given.arena,
         kind: given.kind,

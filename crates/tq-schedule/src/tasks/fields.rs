@@ -3,7 +3,7 @@
 use indexmap::IndexMap;
 use tq_config::{Refusal, Refusals, join};
 
-use super::Table;
+use super::{Columns, Table};
 use crate::entry::{self, Names};
 use crate::plan::{ModelRef, Rows, Version};
 use crate::planner::keys;
@@ -162,6 +162,20 @@ pub(super) fn per(
         refuse("which cycle a row belongs to is known when its batch is cut: `@cycle` needs that");
     }
     per
+}
+
+/// The columns that a reader outside the run names.
+pub(super) fn external(scope: &Scope, key: &str, stage: &entry::Stage, refusals: &mut Refusals) -> Option<Columns> {
+    let with = serde_json::Value::Object(stage.with.clone().into_iter().collect());
+    let read: Result<entry::External, _> = serde_json::from_value(with);
+    let (found, expected) = match read {
+        Ok(external) if !external.columns.is_empty() => return Some(Columns::External(external.columns)),
+        Ok(_) => ("no columns".to_owned(), "`{columns: [NAME, …]}`"),
+        Err(error) => (error.to_string(), "`{columns: [NAME, …]}` and nothing else"),
+    };
+    let refusal = scope.refuse(&join(key, "with"), found, expected);
+    refusals.push(refusal.action("name the columns that are read from outside the run"));
+    None
 }
 
 pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info: &Ports, refusals: &mut Refusals) {

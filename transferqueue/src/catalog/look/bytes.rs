@@ -134,6 +134,7 @@ impl State {
                 task: cursor.def.name.clone(),
                 partition: table.name.clone(),
                 rows: cursor.owing.len(),
+                leased: cursor.leases.iter().map(|lease| self.leases[lease].rows.len()).sum(),
                 columns: cursor.def.reads.clone(),
                 spilled: set_bits(cursor.reads).map(|column| table.fields[column].spilled).sum(),
             }

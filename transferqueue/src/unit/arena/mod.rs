@@ -96,9 +96,26 @@ pub(crate) struct Arena {
 
 struct Filling {
     next: u64,
-    segment: Option<Arc<Segment>>,
+    /// By [`Life`].
+    segments: [Option<Arc<Segment>>; 2],
     /// Segments with writes that may not be on the disk yet.
     unsynced: BTreeMap<u64, Arc<Segment>>,
+}
+
+/// Which payloads share a segment. Weights and trainer states come in megabytes and go with the next version; cells of rows
+/// come in bytes and go, chunk by chunk, much later: in one segment few of them would keep the file of many others.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    /// Columns with a declared maximum: rows of the run.
+    Rows,
+    /// All others.
+    Versions,
+}
+
+impl Life {
+    fn of(column: &Column) -> Self {
+        if column.max_bytes.is_some() { Self::Rows } else { Self::Versions }
+    }
 }
 
 /// A payload that an earlier life of the store has left.
@@ -203,7 +220,7 @@ impl Arena {
     }
 
     fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64, closing: bool) -> Self {
-        let filling = Filling { next, segment: None, unsynced: BTreeMap::new() };
+        let filling = Filling { next, segments: [None, None], unsynced: BTreeMap::new() };
         let closing = Arc::new(AtomicBool::new(closing));
         Self { dir: dir.to_owned(), segment_bytes, incarnation, filling: Mutex::new(filling), _lock: lock, closing }
     }
@@ -215,20 +232,20 @@ impl Arena {
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Payload, StoreError> {
         let offsets = arrow_map::offset_bytes(&**array);
         let values = arrow_map::leaf_bytes(&**array).unwrap_or_default();
-        let extent = Arc::new(self.reserve(extent::size(offsets, values))?);
+        let extent = Arc::new(self.reserve(extent::size(offsets, values), Life::of(column))?);
         let place = extent.fill(array.len(), offsets, values);
         let array = extent.array(column, &place)?;
         Ok(Payload { array, extent, place })
     }
 
-    fn reserve(&self, bytes: usize) -> Result<Extent, ArenaError> {
+    fn reserve(&self, bytes: usize, life: Life) -> Result<Extent, ArenaError> {
         let mut filling = self.lock();
-        if let Some(segment) = &filling.segment
+        if let Some(segment) = &filling.segments[life as usize]
             && let Some(at) = segment.take(bytes)
         {
             return Ok(Extent::at(segment, at, bytes, self.closing.clone()));
         }
-        if let Some(full) = filling.segment.take() {
+        if let Some(full) = filling.segments[life as usize].take() {
             full.seal();
         }
         let number = filling.next;
@@ -236,7 +253,7 @@ impl Arena {
         let segment = Segment::create(&self.dir, number, self.segment_bytes.max(bytes))?;
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         filling.unsynced.insert(number, segment.clone());
-        filling.segment = Some(segment.clone());
+        filling.segments[life as usize] = Some(segment.clone());
         Ok(Extent::at(&segment, at, bytes, self.closing.clone()))
     }
 
@@ -247,11 +264,12 @@ impl Arena {
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
         let (segments, filling) = {
             let filling = self.lock();
-            (filling.unsynced.clone(), filling.segment.as_ref().map(|segment| segment.number()))
+            let current: Vec<u64> = filling.segments.iter().flatten().map(|segment| segment.number()).collect();
+            (filling.unsynced.clone(), current)
         };
         for (number, segment) in segments {
             segment.sync()?;
-            if filling != Some(number) {
+            if !filling.contains(&number) {
                 self.lock().unsynced.remove(&number);
             }
         }

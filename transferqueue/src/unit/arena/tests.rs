@@ -116,6 +116,19 @@ fn freed_payloads_give_their_pages_back_and_an_empty_segment_goes() {
 }
 
 #[test]
+fn cells_of_rows_that_stay_keep_no_file_of_versions_that_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let rows = Column { max_bytes: Some(16), ..dense() };
+    let mut kept = Vec::new();
+    for i in 0..50 {
+        kept.push(keep(&arena, 2 * i, &rows, &numbers(0, 2)));
+        drop(keep(&arena, 2 * i + 1, &dense(), &numbers(0, 2000)));
+    }
+    assert_eq!(segments(dir.path()).len(), 4, "one segment each: {:?}", segments(dir.path()));
+}
+
+#[test]
 fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::create(dir.path(), 64, 0).unwrap();
