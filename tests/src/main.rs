@@ -1,5 +1,5 @@
 //! The program under test. `TQ_KILL_AT=<point>:<n>` kills it (SIGKILL, nothing is cleaned up) at the n-th pass of a point;
-//! `TQ_STALL_AT=<point>:<seconds>` holds the first pass of a point for that long.
+//! `TQ_STALL_AT=<point>:<seconds>` holds the first pass of a point for that long, `TQ_SLOW_AT=<point>:<milliseconds>` each.
 
 use std::{
     env,
@@ -31,6 +31,10 @@ fn main() -> ExitCode {
             }
         };
         fail::cfg_callback(point, stall).expect("stall point");
+    }
+    if let Some((point, milliseconds)) = armed("TQ_SLOW_AT") {
+        let slow = move || std::thread::park_timeout(Duration::from_millis(milliseconds));
+        fail::cfg_callback(point, slow).expect("slow point");
     }
     tq_run::App::new().stage::<LengthPenalty>().stage::<ThinOut>().main()
 }

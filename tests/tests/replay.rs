@@ -170,6 +170,19 @@ fn stages_without_a_trainer_write_an_archive_of_what_they_compute() {
 }
 
 #[test]
+fn a_source_that_is_slower_than_the_trainer_costs_no_version() {
+    let place = recorded(&ASYNC);
+    let slow = place
+        .command(&["replay", "runs/small", "reward", "--quiet"])
+        .env("TQ_SLOW_AT", "recording::put:100")
+        .output()
+        .expect("program under test");
+    assert!(slow.status.success(), "{}", String::from_utf8_lossy(&slow.stderr));
+    let names = ["token_level_scores"];
+    assert_eq!(columns(&place, "small-replay", &names), columns(&place, "small", &names));
+}
+
+#[test]
 fn groups_that_lost_rows_are_replayed_as_they_were() {
     let place = recorded(&["+stages.thin={use: thin-out}"]);
     let rows = place.archived("small").len();

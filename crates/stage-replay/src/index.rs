@@ -9,11 +9,15 @@ use stage_archive::{ArchiveError, Recorded, Rows, list};
 pub(crate) struct Index {
     /// Files, each with the number of its first group.
     files: Vec<(PathBuf, u64)>,
+    /// Groups before the end of each cycle.
+    ends: Vec<u64>,
     groups: u64,
 }
 
 /// A file's rows, and where its groups are among them.
 pub(crate) struct Loaded {
+    /// The cycle it was trained in.
+    pub(crate) cycle: u64,
     /// Number of its first group.
     pub(crate) first: u64,
     /// Where each group begins, and the number of rows at the end.
@@ -27,7 +31,7 @@ impl Index {
     /// # Errors
     /// When a file is not whole.
     pub(crate) fn open(archive: &Path, cycles: u64) -> Result<Self, ArchiveError> {
-        let (mut files, mut groups) = (Vec::new(), 0);
+        let (mut files, mut ends, mut groups) = (Vec::new(), Vec::new(), 0);
         for (name, path) in list(archive)? {
             if name.cycle >= cycles {
                 break;
@@ -35,8 +39,16 @@ impl Index {
             let recorded = Recorded::open(&path)?;
             files.push((path, groups));
             groups += recorded.facts().groups;
+            if recorded.facts().last {
+                ends.push(groups);
+            }
         }
-        Ok(Self { files, groups })
+        Ok(Self { files, ends, groups })
+    }
+
+    /// Groups up to and with a cycle; beyond the last one, all.
+    pub(crate) fn groups_through(&self, cycle: u64) -> u64 {
+        usize::try_from(cycle).ok().and_then(|cycle| self.ends.get(cycle)).copied().unwrap_or(self.groups)
     }
 
     /// Groups of all files.
@@ -57,8 +69,10 @@ impl Index {
                 self.groups
             )
         })?;
-        let rows = Recorded::open(path)?.read(columns)?;
-        Ok(Loaded { first: *first, starts: rows.groups(), rows })
+        let recorded = Recorded::open(path)?;
+        let cycle = recorded.facts().cycle;
+        let rows = recorded.read(columns)?;
+        Ok(Loaded { cycle, first: *first, starts: rows.groups(), rows })
     }
 }
 

@@ -6,7 +6,9 @@
 //! group is a pure function of the archive and n, so both go on after a kill where the store is. `pace` ends the cycles
 //! when nothing is trained.
 //!
-//! A row is written once the version of its last token is published, as it was when the run was recorded.
+//! Versions fit what the store knows: a group is admitted no later than its oldest version, and a row is written no sooner
+//! than its newest one is published. For the former, rows of a cycle are held back until all groups are admitted that have a
+//! version which that cycle's publication replaces; the schedule has room for them.
 
 mod index;
 pub mod pace;
@@ -34,8 +36,9 @@ pub struct Config {
     /// The columns that the stage puts back, as the recorded plan declares them.
     #[schemars(with = "Vec<serde_json::Value>")]
     pub columns: Vec<Output>,
-    /// Rows are given the weight versions they were recorded with.
-    pub versions: bool,
+    /// Rows are given the weight versions they were recorded with, of which the oldest was replaced so many cycles before
+    /// its row was trained; `None`: they are given none.
+    pub lag: Option<u64>,
 }
 
 impl Config {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use arrow::{array::UInt32Array, compute::take};
+use fail::fail_point;
 use tq_stage::{Outputs, Parameters, Ports, Register, Stage, StageContext};
 use transferqueue::{Error, NewRow};
 
@@ -42,6 +43,7 @@ impl Stage for Recording {
                 }
                 let cells = cells.rename(|port| served.writes.get(port).cloned());
                 let rows = vec![NewRow::default(); firsts.len()];
+                fail_point!("recording::put");
                 match session.put(partition, rows, cells, Instant::now() + cx.patience()) {
                     Ok(_) => next = end,
                     Err(error) if error.is_stopped() || matches!(error, Error::Ended { .. }) => return Ok(()),

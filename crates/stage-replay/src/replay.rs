@@ -1,18 +1,21 @@
 //! `replay`: writes the recorded columns of each sample.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use arrow::{array::UInt32Array, compute::take};
-use tq_stage::{Outputs, Parameters, Ports, Register, Rows, Stage, StageContext, Work};
-use transferqueue::{RowHead, Span};
+use tq_stage::{Outputs, Parameters, Ports, Register, Rows, Served, Stage, StageContext, Work};
+use transferqueue::{RowHead, Span, catalog::definition::Birth};
 
 use crate::{
     Config,
     index::{Index, Loaded},
 };
 
-/// How long the version of a row is waited for before the lease is renewed.
+/// How long a version or a group is waited for before leases are renewed.
 const RENEW: Duration = Duration::from_secs(10);
 
 /// Why a sample leaves that its group had lost when it was recorded.
@@ -23,48 +26,110 @@ pub struct Replay {
     config: Config,
 }
 
+/// Claimed rows in the order of claims, the first of which are written.
+#[derive(Default)]
+struct Held {
+    works: VecDeque<Work>,
+    /// Rows of the first that are written.
+    written: usize,
+    /// Renewals so far.
+    renewed: u64,
+}
+
+impl Held {
+    /// Rows of the first claim that are not written yet.
+    fn rest(&self) -> &[RowHead] {
+        self.works.front().map_or(&[], |work| &work.heads()[self.written..])
+    }
+
+    /// So many more rows of it are.
+    fn written(&mut self, rows: usize) {
+        self.written += rows;
+        if self.rest().is_empty() {
+            self.works.pop_front();
+            self.written = 0;
+        }
+    }
+
+    fn renew(&mut self) -> Result<()> {
+        self.renewed += 1;
+        Ok(self.works.iter_mut().try_for_each(|work| work.renew(self.renewed))?)
+    }
+}
+
 impl Stage for Replay {
     fn ports(&self) -> Ports {
         Ports::new(vec![], self.config.outputs())
     }
 
     fn run(&mut self, cx: &mut StageContext) -> Result<()> {
-        let served = cx.served().first().context("the replay serves no partition")?;
-        let columns: Vec<String> = served.writes.keys().cloned().collect();
-        let columns: Vec<&str> = columns.iter().map(String::as_str).collect();
+        let served = cx.served().first().context("the replay serves no partition")?.clone();
+        let columns: Vec<&str> = served.writes.keys().map(String::as_str).collect();
         let index = Index::open(&self.config.archive, self.config.cycles)?;
-        let mut open: Option<Loaded> = None;
-        while let Some(mut work) = cx.claim(cx.rows_per_claim())? {
-            let heads = work.heads().to_vec();
-            let mut progress = 0;
-            let mut rest = heads.as_slice();
-            while let Some(head) = rest.first() {
-                let file = match open.take().filter(|file| file.has(head.ordinal)) {
-                    Some(file) => file,
-                    None => index.load(head.ordinal, &columns)?,
-                };
-                let (part, others) = rest.split_at(self.together(rest, &file));
-                if let Err(error) = self.reach(cx, self.version(&part[0], &file), &mut work, &mut progress) {
-                    // The run may have ended before: then nothing ever comes again, and nobody misses these rows.
-                    drop(work);
-                    return if cx.claim(1)?.is_none() { Ok(()) } else { Err(error) };
+        let (mut held, mut open): (Held, Option<Loaded>) = Default::default();
+        loop {
+            let Some(head) = held.rest().first() else {
+                match cx.claim(cx.rows_per_claim())? {
+                    Some(work) => held.works.push_back(work),
+                    None => return Ok(()),
                 }
-                self.commit(&mut work, part, &file, &columns)?;
-                (open, rest) = (Some(file), others);
+                continue;
+            };
+            let file = match open.take().filter(|file| file.has(head.ordinal)) {
+                Some(file) => file,
+                None => index.load(head.ordinal, &columns)?,
+            };
+            let part = held.rest()[..self.together(held.rest(), &file)].to_vec();
+            let version = self.version(&part[0], &file);
+            let due = self.admitted(cx, &served, &index, file.cycle, &mut held);
+            if let Err(error) = due.and_then(|()| self.reach(cx, version, &mut held)) {
+                // The run may have ended before: then nothing ever comes again, and nobody misses these rows.
+                drop(held);
+                return if cx.claim(1)?.is_none() { Ok(()) } else { Err(error) };
             }
+            let work = held.works.front_mut().context("invariant: it holds the rows that are written")?;
+            self.commit(work, &part, &file, &columns)?;
+            held.written(part.len());
+            open = Some(file);
         }
-        Ok(())
     }
 }
 
 impl Replay {
+    /// Waits until the groups are born that have to be before the publication of `cycle`: those of the cycles that may lag
+    /// behind it. The schedule admits them without it.
+    fn admitted(&self, cx: &StageContext, served: &Served, index: &Index, cycle: u64, held: &mut Held) -> Result<()> {
+        let Some(lag) = self.config.lag.filter(|lag| *lag > 0) else { return Ok(()) };
+        let session = cx.session();
+        let schedule = session.definition().schedule.as_ref().context("a replay has a schedule")?;
+        let declared = session.definition().partitions.iter().find(|partition| partition.name == served.partition);
+        let Some(Birth::Expand { n, .. }) = declared.map(|partition| &partition.birth) else {
+            bail!("partition `{}` is not expanded", served.partition);
+        };
+        let all = schedule.total_cycles.saturating_mul(schedule.groups_per_cycle);
+        let rows = index.groups_through(cycle + lag).min(all) * u64::from(*n);
+        let partition = session.partition(&served.partition)?;
+        let give_up = Instant::now() + cx.patience();
+        while session.born(partition)? < rows {
+            // Whatever is born can be claimed: that is how to hear of it.
+            let until = give_up.min(Instant::now() + RENEW);
+            match cx.claim_until(cx.rows_per_claim(), until) {
+                Ok(Some(work)) => held.works.push_back(work),
+                Ok(None) => bail!("stage `{}`: {rows} rows are to be born, and no further one is", cx.stage()),
+                Err(error) if error.is_deadline() && until < give_up => held.renew()?,
+                Err(error) => return Err(error).with_context(|| format!("stage `{}`: row {rows}", cx.stage())),
+            }
+        }
+        Ok(())
+    }
+
     /// The version that has to be published before a row is written.
     fn version(&self, head: &RowHead, file: &Loaded) -> u64 {
         self.span(head, file).map_or(0, |span| span.last)
     }
 
     fn span(&self, head: &RowHead, file: &Loaded) -> Option<Span> {
-        let row = file.sample(head.ordinal, head.sample).filter(|_| self.config.versions)?;
+        let row = file.sample(head.ordinal, head.sample).filter(|_| self.config.lag.is_some())?;
         file.rows.heads[row].span
     }
 
@@ -75,7 +140,7 @@ impl Replay {
     }
 
     /// Waits until a version is published. Rows of earlier cycles were written before, so it comes.
-    fn reach(&self, cx: &StageContext, version: u64, work: &mut Work, progress: &mut u64) -> Result<()> {
+    fn reach(&self, cx: &StageContext, version: u64, held: &mut Held) -> Result<()> {
         let Some(model) = cx.session().definition().models.first().filter(|_| version > 0) else { return Ok(()) };
         let begun = Instant::now();
         let give_up = begun + cx.patience();
@@ -87,10 +152,7 @@ impl Replay {
             let until = give_up.min(Instant::now() + RENEW);
             match cx.session().pin(&model.name, Some(version), until) {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_deadline() && until < give_up => {
-                    *progress += 1;
-                    work.renew(*progress)?;
-                }
+                Err(error) if error.is_deadline() && until < give_up => held.renew()?,
                 // It may have come and gone meanwhile.
                 Err(_) if newest()? >= version => return Ok(()),
                 Err(error) => {

@@ -218,6 +218,15 @@ impl StageContext {
         }
     }
 
+    /// Waits for rows as [`StageContext::claim`] does, until `deadline`. `None`: every task has ended.
+    ///
+    /// # Errors
+    /// At the deadline what is waited for; when the store stopped.
+    pub fn claim_until(&self, limit: u64, deadline: Instant) -> Result<Option<Work>, transferqueue::Error> {
+        let tasks: Vec<&str> = self.setup.served.iter().map(|s| s.name.as_str()).collect();
+        Ok(self.setup.session.claim_any(&tasks, limit, deadline)?.lease().map(|lease| self.work(lease)))
+    }
+
     /// Rows of any served task if some are ready now.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Recorded<'_> {
         if !self.written().is_empty() {
             stages.insert(
                 Replay::NAME.to_owned(),
-                json!({"use": Replay::NAME, "with": self.settings(&self.written(), versions)?}),
+                json!({"use": Replay::NAME, "with": self.settings(&self.written(), versions.then_some(self.survey.lag))?}),
             );
         }
         for task in &self.kept {
@@ -102,13 +102,13 @@ impl Recorded<'_> {
     /// When the archive's path cannot be made absolute.
     pub(super) fn source(&self) -> Result<Value> {
         let linked = self.outputs(|origin| matches!(origin, ColumnOrigin::Linked(_)));
-        self.settings(&linked, false)
+        self.settings(&linked, None)
     }
 
-    fn settings(&self, columns: &[Output], versions: bool) -> Result<Value> {
+    fn settings(&self, columns: &[Output], lag: Option<u64>) -> Result<Value> {
         let archive = std::path::absolute(&self.archive).context("the archive's folder")?;
         let (cycles, columns) = (self.survey.cycles, columns.to_vec());
-        Ok(serde_json::to_value(stage_replay::Config { archive, cycles, columns, versions })?)
+        Ok(serde_json::to_value(stage_replay::Config { archive, cycles, columns, lag })?)
     }
 
     /// Whether a task that stays makes the tokens: their versions are then those of the replay.
