@@ -59,6 +59,7 @@ pub mod batch;
 pub mod catalog;
 mod checked_line;
 pub mod client;
+pub(crate) mod disk;
 pub mod element;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]

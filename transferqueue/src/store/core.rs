@@ -1,6 +1,7 @@
 //! What the catalog's lock protects, and what follows from a record.
 
 use std::{
+    any::Any,
     collections::{BTreeMap, VecDeque},
     sync::{MutexGuard, PoisonError},
 };
@@ -20,7 +21,7 @@ use crate::{
     error::Error,
     ids::SessionId,
     log::Log,
-    unit::{Grant, Unit},
+    unit::Unit,
 };
 
 type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
@@ -36,8 +37,8 @@ pub(super) struct Core {
     pub(super) stopped: Option<String>,
     /// Cells that sessions of other processes have put and not named yet.
     pub(super) held: Held,
-    /// Holds on chunks whose end is not on the disk yet, with the position of its event.
-    freed: VecDeque<(u64, Grant)>,
+    /// Holds on cells whose end is not on the disk yet, with the position of its event.
+    freed: VecDeque<(u64, Box<dyn Any + Send>)>,
     /// The newest call that was seen of each session of another process.
     newest: BTreeMap<SessionId, Newest>,
     /// What made the store unusable.
@@ -119,13 +120,16 @@ impl Core {
                     if self.durability == Durability::Host {
                         // Their bytes do not go before the event is on the disk.
                         let grants = chunks.iter().filter_map(|chunk| unit.grant(*chunk));
-                        self.freed.extend(grants.map(|grant| (record.seq, grant)));
+                        self.freed.extend(grants.map(|grant| (record.seq, Box::new(grant) as _)));
                     }
                     chunks.iter().for_each(|chunk| unit.free(*chunk));
                 }
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
-                    self.held.end(*session);
+                    let held = self.held.end(*session);
+                    if self.durability == Durability::Host {
+                        self.freed.extend(held.map(|held| (record.seq, Box::new(held) as _)));
+                    }
                     self.newest.remove(session);
                 }
                 _ => {}
@@ -280,18 +284,31 @@ impl Shared {
         }
     }
 
+    /// A store that waits for the disk is there once its beginning is on it.
+    pub(super) fn begun(&self) -> Result<(), Error> {
+        if self.durability == Durability::Host { self.flush().map(drop) } else { Ok(()) }
+    }
+
+    /// Waits until the bytes of every put so far are on the disk, where calls wait for it.
+    pub(super) fn bytes_to_disk(&self) -> Result<(), Error> {
+        if self.durability < Durability::Host {
+            return Ok(());
+        }
+        self.unit.sync().map_err(Error::from).inspect_err(|error| self.break_down(error))
+    }
+
     /// Brings everything so far to the disk, bytes before the events that name them; the position behind it.
     fn flush(&self) -> Result<u64, Error> {
         let (end, log) = {
             let core = self.lock()?;
-            (core.catalog.state().seq(), core.log.as_ref().map(Log::file).transpose()?)
+            (core.catalog.state().seq(), core.log.as_ref().map(Log::file))
         };
         // What was written after this moment may come along; what was named before it does.
         self.unit.sync()?;
         if let Some(log) = log {
             log.sync()?;
         }
-        let freed: Vec<(u64, Grant)> = {
+        let freed: Vec<_> = {
             let mut core = self.lock()?;
             let ends = core.freed.partition_point(|(seq, _)| *seq < end);
             core.freed.drain(..ends).collect()

@@ -190,6 +190,13 @@ impl Unit {
         Ok(placed)
     }
 
+    /// The store closes: what is let go from now on stays in the files, if bytes are kept there, for its next life.
+    pub(crate) fn close(&self) {
+        if let Some(arena) = &self.inner.arena {
+            arena.close();
+        }
+    }
+
     /// Waits until the bytes of every write so far are on the disk, if they are kept in files.
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
         self.inner.arena.as_ref().map_or(Ok(()), Arena::sync)

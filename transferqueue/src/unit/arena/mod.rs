@@ -38,6 +38,7 @@ use self::{extent::Extent, segment::Segment};
 pub(crate) use self::{extent::Payload, index::Entry};
 use crate::{
     arrow_map::{self, MapError},
+    disk::Disk,
     schema::Column,
 };
 
@@ -85,6 +86,7 @@ pub(crate) struct Arena {
     dir: PathBuf,
     segment_bytes: usize,
     incarnation: u64,
+    disk: Arc<dyn Disk>,
     filling: Mutex<Filling>,
     /// Held while the arena is open.
     _lock: File,
@@ -95,6 +97,8 @@ pub(crate) struct Arena {
 struct Filling {
     next: u64,
     segment: Option<Arc<Segment>>,
+    /// The names of segments before this one are on the disk.
+    named: u64,
     /// Segments with writes that may not be on the disk yet.
     unsynced: BTreeMap<u64, Arc<Segment>>,
 }
@@ -130,7 +134,12 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Io`].
-    pub(crate) fn create(dir: &Path, segment_bytes: usize, incarnation: u64) -> Result<Self, ArenaError> {
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: usize,
+        incarnation: u64,
+    ) -> Result<Self, ArenaError> {
         fs::create_dir_all(dir).map_err(ArenaError::io(dir, "make the folder"))?;
         let lock = lock(dir)?;
         for (_, path) in files(dir)? {
@@ -139,9 +148,12 @@ impl Arena {
         let (path, draft) = (dir.join(META), dir.join("meta.json.writing"));
         let meta = Meta { format: FORMAT.to_owned(), incarnation };
         let text = serde_json::to_vec(&meta).expect("invariant: plain values");
-        fs::write(&draft, text).map_err(ArenaError::io(&draft, "write it"))?;
+        let file = File::create(&draft).map_err(ArenaError::io(&draft, "write it"))?;
+        disk.append(&file, &draft, &text).map_err(ArenaError::io(&draft, "write it"))?;
+        disk.sync(&file, &draft).map_err(ArenaError::io(&draft, "flush it"))?;
         fs::rename(&draft, &path).map_err(ArenaError::io(&path, "write it"))?;
-        Ok(Self::begin(dir, lock, segment_bytes, incarnation, 0))
+        disk.sync_names(dir).map_err(ArenaError::io(dir, "flush the folder"))?;
+        Ok(Self::begin(disk, dir, lock, (segment_bytes, incarnation, 0)))
     }
 
     /// Whether a folder holds an arena.
@@ -153,7 +165,11 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Missing`], [`ArenaError::Damaged`], [`ArenaError::Io`].
-    pub(crate) fn open(dir: &Path, segment_bytes: usize) -> Result<(Self, Vec<Found>), ArenaError> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: usize,
+    ) -> Result<(Self, Vec<Found>), ArenaError> {
         let path = dir.join(META);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -168,15 +184,22 @@ impl Arena {
             return Err(damaged(format!("format `{}`, expected `{FORMAT}`", meta.format)));
         }
         let next = files(dir)?.last().map_or(0, |(number, _)| number + 1);
-        let arena = Self::begin(dir, lock, segment_bytes, meta.incarnation, next);
+        let arena = Self::begin(disk, dir, lock, (segment_bytes, meta.incarnation, next));
         let mut found = Vec::new();
         for (number, path) in files(dir)? {
             if path.extension().is_some_and(|extension| extension == segment::INDEX) {
-                let (segment, entries) = Segment::open(dir, number)?;
+                if !path.with_extension(segment::DATA).exists() {
+                    // A crash of the machine kept one name of two: nothing in there was promised to anybody.
+                    fs::remove_file(&path).map_err(ArenaError::io(&path, "delete it"))?;
+                    continue;
+                }
+                let (segment, entries) = Segment::open(&arena.disk, dir, number)?;
                 for entry in entries {
                     let extent = Arc::new(Extent::new(&segment, &entry.place, arena.closing.clone())?);
                     found.push(Found { entry, extent });
                 }
+                // The life that ended may not have flushed it, and an event of this one may name what it holds.
+                arena.lock().unsynced.insert(number, segment.clone());
                 segment.seal();
             }
         }
@@ -194,10 +217,15 @@ impl Arena {
         Err(ArenaError::Foreign { path: self.dir.clone(), found: self.incarnation, expected: incarnation })
     }
 
-    fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64) -> Self {
-        let filling = Filling { next, segment: None, unsynced: BTreeMap::new() };
-        let closing = Arc::default();
-        Self { dir: dir.to_owned(), segment_bytes, incarnation, filling: Mutex::new(filling), _lock: lock, closing }
+    fn begin(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        lock: File,
+        (segment_bytes, incarnation, next): (usize, u64, u64),
+    ) -> Self {
+        let filling = Mutex::new(Filling { next, segment: None, named: 0, unsynced: BTreeMap::new() });
+        let (dir, closing) = (dir.to_owned(), Arc::default());
+        Self { dir, segment_bytes, incarnation, disk, filling, _lock: lock, closing }
     }
 
     /// Copies cells into a segment. The payload is nobody's until [`Payload::note`] writes down what it is.
@@ -225,7 +253,7 @@ impl Arena {
         }
         let number = filling.next;
         filling.next += 1;
-        let segment = Segment::create(&self.dir, number, self.segment_bytes.max(bytes))?;
+        let segment = Segment::create(&self.disk, &self.dir, number, self.segment_bytes.max(bytes))?;
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         filling.unsynced.insert(number, segment.clone());
         filling.segment = Some(segment.clone());
@@ -237,13 +265,21 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Io`].
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
-        let (segments, filling) = {
+        let (segments, filling, named, next) = {
             let filling = self.lock();
-            (filling.unsynced.clone(), filling.segment.as_ref().map(|segment| segment.number()))
+            let last = filling.segment.as_ref().map(|segment| segment.number());
+            (filling.unsynced.clone(), last, filling.named, filling.next)
         };
+        if named < next {
+            self.disk.sync_names(&self.dir).map_err(ArenaError::io(&self.dir, "flush the folder"))?;
+            let mut filling = self.lock();
+            filling.named = filling.named.max(next);
+        }
         for (number, segment) in segments {
+            // Asked first: what is noted from now on may miss this flush.
+            let complete = filling != Some(number) && segment.is_noted();
             segment.sync()?;
-            if filling != Some(number) {
+            if complete {
                 self.lock().unsynced.remove(&number);
             }
         }
