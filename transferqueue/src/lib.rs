@@ -60,6 +60,7 @@ pub mod catalog;
 pub(crate) mod cells_file;
 mod checked_line;
 pub mod client;
+pub(crate) mod disk;
 pub mod element;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -75,7 +75,14 @@ impl Inner {
                     self.note(session, command, &reply);
                     return Ok(reply);
                 }
-                Outcome::Failure(failure) => return Err(failure.into_error(self.channels.url())),
+                Outcome::Failure(failure) => {
+                    let error = failure.into_error(self.channels.url());
+                    // Written down or not: the store does not know itself, and its next life may.
+                    if let (Error::Broken { what }, Some(numbers)) = (&error, &mut turn) {
+                        numbers.doubt = Some(what.clone());
+                    }
+                    return Err(error);
+                }
                 Outcome::Later(bytes) => {
                     // The number is free again: others of this session go on meanwhile.
                     drop(turn);

@@ -8,6 +8,7 @@ use super::files::Folder;
 use crate::{
     arrow_map::{self, bytes_array, dense_array, ragged_array},
     checked_line,
+    disk::machine,
     ids::{ChunkId, ColumnId, PartitionId},
     schema::{Column, Dtype, Kind},
     unit::arena::{Arena, Entry, Payload},
@@ -37,7 +38,7 @@ pub fn arena(bytes: &[u8]) {
 
 fn left(bytes: &[u8]) {
     let folder = Folder::new();
-    Arena::create(&folder.0, SEGMENT, 7).unwrap().close();
+    Arena::create(machine(), &folder.0, SEGMENT, 7).unwrap().close();
     let (text, payload) = bytes.split_at(bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len()));
     let mut data = payload.to_vec();
     data.resize(SEGMENT, 0);
@@ -58,7 +59,7 @@ fn left(bytes: &[u8]) {
     }
     fs::write(folder.0.join("000000.index"), index).unwrap();
     fs::write(folder.0.join("000000.data"), data).unwrap();
-    let Ok((arena, found)) = Arena::open(&folder.0, SEGMENT) else { return };
+    let Ok((arena, found)) = Arena::open(machine(), &folder.0, SEGMENT) else { return };
     arena.go_on();
     for (found, column) in found.iter().flat_map(|found| columns().map(|column| (found, column))) {
         if let Ok(cells) = found.cells(&column) {
@@ -86,7 +87,7 @@ fn cells(kind: usize, rows: u8, seed: u8) -> (Column, ArrayRef) {
 
 fn kept(bytes: &[u8]) {
     let folder = Folder::new();
-    let mut arena = Arena::create(&folder.0, SEGMENT, 7).unwrap();
+    let mut arena = Arena::create(machine(), &folder.0, SEGMENT, 7).unwrap();
     // By chunk: what is held, and what it was made of.
     let mut there: BTreeMap<u64, (ArrayRef, (usize, u8, u8))> = BTreeMap::new();
     for (chunk, step) in (0..).zip(bytes.chunks_exact(3).take(200)) {
@@ -102,7 +103,7 @@ fn kept(bytes: &[u8]) {
                 let wanted: BTreeMap<u64, _> = there.iter().map(|(chunk, (_, made))| (*chunk, *made)).collect();
                 there.clear();
                 drop(arena);
-                let (next, found) = Arena::open(&folder.0, SEGMENT).unwrap();
+                let (next, found) = Arena::open(machine(), &folder.0, SEGMENT).unwrap();
                 next.go_on();
                 arena = next;
                 for found in found {
@@ -141,7 +142,7 @@ fn stored(arena: &Arena, chunk: u64, column: &Column, array: &ArrayRef) -> Paylo
 pub(super) fn real() -> Vec<Vec<u8>> {
     let of = |kinds: &[usize]| {
         let folder = Folder::new();
-        let arena = Arena::create(&folder.0, SEGMENT, 7).unwrap();
+        let arena = Arena::create(machine(), &folder.0, SEGMENT, 7).unwrap();
         let payloads: Vec<Payload> = kinds
             .iter()
             .map(|&kind| {

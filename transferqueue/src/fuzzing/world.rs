@@ -67,7 +67,7 @@ pub(super) fn values(rows: usize) -> Outputs {
 impl World {
     fn new(definition: Definition) -> Self {
         let now = Arc::new(AtomicU64::new(0));
-        let store = Store::still(definition, None, now.clone()).unwrap();
+        let store = Store::still(definition, now.clone()).unwrap();
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
         let service = Service { store: store.clone(), describe, program: None, incarnation: 7, message_bytes: 1 << 20 };

@@ -19,8 +19,9 @@ mod tests;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Write},
+    io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) use read::replay_with;
 pub use read::{Entry, Reader, Torn, read, replay, surviving};
 
-use crate::catalog::event::{Event, Record};
+use crate::{
+    catalog::event::{Event, Record},
+    disk::Disk,
+};
 
 /// When records reach the disk, beyond the operating system's own pace (a killed process loses nothing either way).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,34 +77,11 @@ impl LogError {
 }
 
 /// How a log is written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(crate) struct Policy {
     pub(crate) segment_bytes: u64,
     pub(crate) flush: Flush,
-}
-
-/// Where the bytes of a segment go: a file. (In a simulation, a disk that fails when it is told to.)
-pub(crate) trait Disk: Send {
-    /// Appends all of them.
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Waits until what was appended survives the machine.
-    fn sync(&self) -> io::Result<()>;
-    /// Another handle, to wait while others append.
-    fn second(&self) -> io::Result<Box<dyn Disk>>;
-}
-
-impl Disk for File {
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.write_all(bytes)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_data()
-    }
-
-    fn second(&self) -> io::Result<Box<dyn Disk>> {
-        Ok(Box::new(self.try_clone()?))
-    }
+    pub(crate) disk: Arc<dyn Disk>,
 }
 
 /// The open end of a log.
@@ -108,7 +89,7 @@ pub(crate) struct Log {
     dir: PathBuf,
     policy: Policy,
     segment: u64,
-    file: Box<dyn Disk>,
+    file: Arc<File>,
     path: PathBuf,
     bytes: u64,
 }
@@ -127,7 +108,13 @@ impl Log {
     pub(crate) fn resume(dir: &Path, policy: Policy) -> Result<(Self, Option<Torn>), LogError> {
         fs::create_dir_all(dir).map_err(LogError::io(dir, "make the folder"))?;
         let torn = read::repair(dir)?;
-        let next = segments(dir)?.last().map_or(0, |(number, _)| number + 1);
+        let last = segments(dir)?.pop();
+        if let Some((_, path)) = &last {
+            // Only the open end of a log is flushed later on: what a killed process had not flushed is so now.
+            let file = File::open(path).map_err(LogError::io(path, "open"))?;
+            policy.disk.sync(&file, path).map_err(LogError::io(path, "flush"))?;
+        }
+        let next = last.map_or(0, |(number, _)| number + 1);
         Ok((Self::segment(dir.to_owned(), policy, next)?, torn))
     }
 
@@ -135,10 +122,10 @@ impl Log {
     pub(crate) fn append(&mut self, record: &Record) -> Result<(), LogError> {
         if self.bytes >= self.policy.segment_bytes {
             self.sync()?;
-            *self = Self::segment(std::mem::take(&mut self.dir), self.policy, self.segment + 1)?;
+            *self = Self::segment(std::mem::take(&mut self.dir), self.policy.clone(), self.segment + 1)?;
         }
         let line = line::write(record);
-        self.file.append(&line).map_err(LogError::io(&self.path, "append"))?;
+        self.policy.disk.append(&self.file, &self.path, &line).map_err(LogError::io(&self.path, "append"))?;
         self.bytes += line.len() as u64;
         let publishes = record.events.iter().any(|event| matches!(event, Event::CyclePublished { .. }));
         if publishes && self.policy.flush == Flush::Publication {
@@ -149,40 +136,34 @@ impl Log {
 
     /// Waits until all of it is on disk.
     fn sync(&self) -> Result<(), LogError> {
-        self.file.sync().map_err(LogError::io(&self.path, "flush"))
-    }
-
-    /// A log of one segment without end, on a disk of the caller's.
-    #[cfg(test)]
-    pub(crate) fn over(disk: Box<dyn Disk>, flush: Flush) -> Self {
-        let policy = Policy { segment_bytes: u64::MAX, flush };
-        Self { dir: PathBuf::new(), policy, segment: 0, file: disk, path: PathBuf::from("simulated"), bytes: 0 }
+        self.policy.disk.sync(&self.file, &self.path).map_err(LogError::io(&self.path, "flush"))
     }
 
     /// The segment that is being written, to be flushed while others append. Those before it are on the disk.
-    pub(crate) fn file(&self) -> Result<OpenSegment, LogError> {
-        let file = self.file.second().map_err(LogError::io(&self.path, "flush"))?;
-        Ok(OpenSegment { file, path: self.path.clone() })
+    pub(crate) fn file(&self) -> OpenSegment {
+        OpenSegment { file: self.file.clone(), path: self.path.clone(), disk: self.policy.disk.clone() }
     }
 
     fn segment(dir: PathBuf, policy: Policy, segment: u64) -> Result<Self, LogError> {
         let path = dir.join(format!("{segment:06}.jsonl"));
         let opened = OpenOptions::new().create_new(true).append(true).open(&path);
-        let file = Box::new(opened.map_err(LogError::io(&path, "begin a segment"))?);
+        let file = Arc::new(opened.map_err(LogError::io(&path, "begin a segment"))?);
+        policy.disk.sync_names(&dir).map_err(LogError::io(&dir, "flush the folder"))?;
         Ok(Self { dir, policy, segment, file, path, bytes: 0 })
     }
 }
 
 /// A segment that is being written.
 pub(crate) struct OpenSegment {
-    file: Box<dyn Disk>,
+    file: Arc<File>,
     path: PathBuf,
+    disk: Arc<dyn Disk>,
 }
 
 impl OpenSegment {
     /// Waits until what was appended so far is on disk.
     pub(crate) fn sync(&self) -> Result<(), LogError> {
-        self.file.sync().map_err(LogError::io(&self.path, "flush"))
+        self.disk.sync(&self.file, &self.path).map_err(LogError::io(&self.path, "flush"))
     }
 }
 

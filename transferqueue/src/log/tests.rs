@@ -14,7 +14,7 @@ fn record(seq: u64) -> Record {
 }
 
 fn policy(segment_bytes: u64) -> Policy {
-    Policy { segment_bytes, flush: Flush::Publication }
+    Policy { segment_bytes, flush: Flush::Publication, disk: crate::disk::machine() }
 }
 
 fn seqs(dir: &Path) -> Vec<u64> {

@@ -32,13 +32,14 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Asks the store once. Where that waits for the disk, others of this thread go on elsewhere.
+    /// Asks the store once.
     pub(super) fn ask(&self, sender: Sender, request: &mut Call, sleep: bool) -> Result<Asked, Error> {
-        if self.store.waits_for_disk() {
-            tokio::task::block_in_place(|| self.store.ask(sender, request, sleep))
-        } else {
-            self.store.ask(sender, request, sleep)
-        }
+        self.aside(|| self.store.ask(sender, request, sleep))
+    }
+
+    /// Does what may wait for the disk; others of this thread go on elsewhere then.
+    pub(super) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.store.waits_for_disk() { tokio::task::block_in_place(work) } else { work() }
     }
 }
 

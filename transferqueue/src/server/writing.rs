@@ -106,7 +106,7 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
         parts.push(part);
     }
     let session = SessionId(put.session);
-    if let Some(((chunk, slot), sizes)) = service.store.held(session, put.number)? {
+    if let Some(((chunk, slot), sizes)) = service.aside(|| service.store.held(session, put.number))? {
         return Ok(wire::Placed::new(chunk, slot, &sizes));
     }
     let (id, writer) = (ColumnId(position as u16), Some((session, put.number)));
@@ -114,7 +114,7 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
     // The same put may have come over two connections at once: the place that counts is told.
     let rows = parts.iter().map(|part| part.len() as u64).sum();
     let cells = Cells { key: (partition, id), rows, bytes, placed };
-    let ((chunk, slot), sizes) = service.store.hold(session, put.number, cells)?;
+    let ((chunk, slot), sizes) = service.aside(|| service.store.hold(session, put.number, cells))?;
     Ok(wire::Placed::new(chunk, slot, &sizes))
 }
 

@@ -50,9 +50,17 @@ impl Store {
     /// Holds cells of a column for a session of another process until it names them, lets them go, or ends. `number`: the
     /// client's own for this put; one that came before counts, and where it lies is told.
     ///
+    /// Where calls wait for the disk, this does as well: whoever has an answer may count on the bytes.
+    ///
     /// # Errors
     /// [`Error::Refused`] when the session has ended, or holds too many.
     pub(crate) fn hold(&self, session: SessionId, number: u64, cells: Cells) -> Result<(Spot, Sizes), Error> {
+        let place = self.hold_in_memory(session, number, cells)?;
+        self.shared.bytes_to_disk()?;
+        Ok(place)
+    }
+
+    fn hold_in_memory(&self, session: SessionId, number: u64, cells: Cells) -> Result<(Spot, Sizes), Error> {
         let mut core = self.shared.lock()?;
         let core = &mut *core;
         if !core.catalog.state().has_session(session) {
@@ -82,7 +90,11 @@ impl Store {
 
     /// Where a put lies that was sent before under the same number.
     pub(crate) fn held(&self, session: SessionId, number: u64) -> Result<Option<(Spot, Sizes)>, Error> {
-        Ok(self.shared.lock()?.held.find(session, number))
+        let found = self.shared.lock()?.held.find(session, number);
+        if found.is_some() {
+            self.shared.bytes_to_disk()?;
+        }
+        Ok(found)
     }
 
     /// Lets cells go that a session of another process has put.

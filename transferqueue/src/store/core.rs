@@ -119,9 +119,8 @@ impl Core {
                 Event::ChunksFreed { chunks, .. } => {
                     if self.durability == Durability::Host {
                         // Their bytes do not go before the event is on the disk.
-                        for grant in chunks.iter().filter_map(|chunk| unit.grant(*chunk)) {
-                            self.freed.push_back((record.seq, Box::new(grant)));
-                        }
+                        let grants = chunks.iter().filter_map(|chunk| unit.grant(*chunk));
+                        self.freed.extend(grants.map(|grant| (record.seq, Box::new(grant) as _)));
                     }
                     chunks.iter().for_each(|chunk| unit.free(*chunk));
                 }
@@ -133,7 +132,10 @@ impl Core {
                 }
                 Event::SessionEnded { session, .. } => {
                     self.sessions.remove(session);
-                    self.held.end(*session);
+                    let held = self.held.end(*session);
+                    if self.durability == Durability::Host {
+                        self.freed.extend(held.map(|held| (record.seq, Box::new(held) as _)));
+                    }
                     self.newest.remove(session);
                 }
                 _ => {}
@@ -299,11 +301,24 @@ impl Shared {
         }
     }
 
+    /// A store that waits for the disk is there once its beginning is on it.
+    pub(super) fn begun(&self) -> Result<(), Error> {
+        if self.durability == Durability::Host { self.flush().map(drop) } else { Ok(()) }
+    }
+
+    /// Waits until the bytes of every put so far are on the disk, where calls wait for it.
+    pub(super) fn bytes_to_disk(&self) -> Result<(), Error> {
+        if self.durability < Durability::Host {
+            return Ok(());
+        }
+        self.unit.sync().map_err(Error::from).inspect_err(|error| self.break_down(error))
+    }
+
     /// Brings everything so far to the disk, bytes before the events that name them; the position behind it.
     fn flush(&self) -> Result<u64, Error> {
         let (end, log) = {
             let core = self.lock()?;
-            (core.catalog.state().seq(), core.log.as_ref().map(Log::file).transpose()?)
+            (core.catalog.state().seq(), core.log.as_ref().map(Log::file))
         };
         // What was written after this moment may come along; what was named before it does.
         self.unit.sync()?;

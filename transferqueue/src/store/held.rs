@@ -47,8 +47,9 @@ struct Hold {
     _hold: Box<dyn Any + Send>,
 }
 
+/// Puts of one session.
 #[derive(Default)]
-struct Puts {
+pub(super) struct Puts {
     /// By the client's number, which says that a put is sent a second time.
     numbers: BTreeMap<u64, (Spot, Sizes)>,
     /// By place. (A put without cells has the place of the next one: hence the list.)
@@ -171,9 +172,19 @@ impl Held {
         self.sessions.values().flat_map(|puts| puts.spots.keys().map(|(chunk, _)| *chunk))
     }
 
-    /// The session has ended.
-    pub(super) fn end(&mut self, session: SessionId) {
-        self.sessions.remove(&session);
+    /// The session has ended; what it held goes with what is returned.
+    pub(super) fn end(&mut self, session: SessionId) -> Option<Puts> {
+        self.sessions.remove(&session)
+    }
+
+    /// Where every put lies that is held, by session and number.
+    #[cfg(test)]
+    pub(super) fn puts(&self) -> BTreeMap<(SessionId, u64), (Spot, Sizes)> {
+        let of = |(session, puts): (&SessionId, &Puts)| {
+            let session = *session;
+            puts.numbers.iter().map(move |(number, place)| ((session, *number), place.clone())).collect::<Vec<_>>()
+        };
+        self.sessions.iter().flat_map(of).collect()
     }
 }
 

@@ -37,6 +37,7 @@ use self::{
     core::{Core, Sender},
     flusher::Flusher,
     meeting::Meetings,
+    options::Ground,
     spiller::{Spiller, Spilling},
     ticker::Ticker,
     waiters::Waiters,
@@ -87,6 +88,13 @@ struct Shared {
     clock: Clock,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // What sessions of other processes hold is theirs in the next life, too: it stays in the files.
+        self.unit.close();
+    }
+}
+
 impl Store {
     /// A store that begins, empty.
     ///
@@ -94,25 +102,27 @@ impl Store {
     /// [`Error::Refused`] when the definition contradicts itself, [`Error::Log`] when the folder for events holds those of
     /// an earlier run or cannot be written.
     pub fn create(definition: Definition, options: Options) -> Result<Self, Error> {
-        let log = options.begin_log()?;
-        let clock = Clock::start();
-        let incarnation = options.incarnation.unwrap_or_else(options::random);
-        let (catalog, first) = Catalog::create(definition, incarnation, clock.now())?;
-        let unit = options.unit(incarnation, 0)?;
-        let mut core = Core::new(catalog, log, options.durability);
-        core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock, &options).ticking())
+        Ok(Self::begin(definition, &options, Ground::machine())?.ticking())
     }
 
     /// A store without threads, whose time is set by hand: the same calls in the same order come to the same end.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn still(definition: Definition, log: Option<Log>, now: Arc<AtomicU64>) -> Result<Self, Error> {
-        let clock = Clock::Set(now);
-        let options = Options::default();
-        let (catalog, first) = Catalog::create(definition, 7, clock.now())?;
-        let (mut core, unit) = (Core::new(catalog, log, Durability::None), Unit::new(options.chunk_bytes, 0));
+    pub(crate) fn still(definition: Definition, now: Arc<AtomicU64>) -> Result<Self, Error> {
+        let options = Options { incarnation: Some(7), ..Options::default() };
+        Self::begin(definition, &options, Ground { clock: Clock::Set(now), ..Ground::machine() })
+    }
+
+    /// A store that begins, where nothing happens by itself.
+    fn begin(definition: Definition, options: &Options, ground: Ground) -> Result<Self, Error> {
+        let log = options.begin_log(&ground)?;
+        let incarnation = options.incarnation.unwrap_or_else(options::random);
+        let (catalog, first) = Catalog::create(definition, incarnation, ground.clock.now())?;
+        let unit = options.unit(&ground, incarnation, 0)?;
+        let mut core = Core::new(catalog, log, options.durability);
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock, &options))
+        let store = Self::open(core, unit, ground.clock, options);
+        store.shared.begun()?;
+        Ok(store)
     }
 
     /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
@@ -121,27 +131,29 @@ impl Store {
     /// # Errors
     /// [`Error::Snapshot`] for a damaged or foreign snapshot, by file; [`Error::Log`]; [`Error::Arena`].
     pub fn restore(snapshot: &Path, options: Options) -> Result<Self, Error> {
+        let ground = Ground::machine();
         let mut taken = snapshot::read(snapshot)?;
         let log = match options.events() {
             None => None,
             Some(dir) => {
                 // A lineage is never begun twice, also when one snapshot is restored twice.
                 taken.state.lineage = taken.state.lineage.max(log::last_lineage(&dir, taken.state.incarnation)?);
-                Some(Log::resume(&dir, options.policy())?.0)
+                Some(Log::resume(&dir, options.policy(&ground))?.0)
             }
         };
-        let clock = Clock::start();
-        let (catalog, first) = Catalog::restore(taken.state, clock.now());
+        let (catalog, first) = Catalog::restore(taken.state, ground.clock.now());
         let state = catalog.state();
         let lives = taken.chunks.iter().map(|chunk| Unit::life(chunk.id) + 1).max().unwrap_or_default();
-        let unit = options.unit(state.incarnation, lives.max(state.lineage()))?;
+        let unit = options.unit(&ground, state.incarnation, lives.max(state.lineage()))?;
         for chunk in taken.chunks {
             let description = state.describe(chunk.key.0)?;
             unit.restore(chunk.key, &description.columns[usize::from(chunk.key.1.0)], chunk.id, chunk.pieces)?;
         }
         let mut core = Core::new(catalog, log, options.durability);
         core.settle(&first, &unit)?;
-        Ok(Self::open(core, unit, clock, &options).ticking())
+        let store = Self::open(core, unit, ground.clock, &options);
+        store.shared.begun()?;
+        Ok(store.ticking())
     }
 
     fn open(core: Core, unit: Unit, clock: Clock, options: &Options) -> Self {

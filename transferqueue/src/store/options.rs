@@ -3,11 +3,14 @@
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
     path::PathBuf,
+    sync::Arc,
 };
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::Clock;
 use crate::{
+    disk::{self, Disk},
     error::Error,
     log::{Flush, Log, Policy},
     unit::{Spills, Unit, arena::Arena},
@@ -72,6 +75,18 @@ impl Default for Options {
     }
 }
 
+/// What one life of a store stands on: the machine's own clock and disk, or those of a simulation.
+pub(super) struct Ground {
+    pub(super) clock: Clock,
+    pub(super) disk: Arc<dyn Disk>,
+}
+
+impl Ground {
+    pub(super) fn machine() -> Self {
+        Self { clock: Clock::start(), disk: disk::machine() }
+    }
+}
+
 impl Options {
     /// With an event log under this folder.
     pub fn at(dir: impl Into<PathBuf>) -> Self {
@@ -102,10 +117,13 @@ impl Options {
     }
 
     /// The unit of a store that begins or is restored: an empty one.
-    pub(super) fn unit(&self, incarnation: u64, life: u64) -> Result<Unit, Error> {
+    pub(super) fn unit(&self, ground: &Ground, incarnation: u64, life: u64) -> Result<Unit, Error> {
         let arena = match self.durability {
             Durability::None => None,
-            _ => Some(Arena::create(&self.arena_dir()?, self.arena_segment_bytes, incarnation)?),
+            _ => {
+                let (disk, dir) = (ground.disk.clone(), self.arena_dir()?);
+                Some(Arena::create(disk, &dir, self.arena_segment_bytes, incarnation)?)
+            }
         };
         let unit = Unit::over(arena, self.spills(|_| false)?, self.chunk_bytes, life);
         unit.go_on();
@@ -119,14 +137,14 @@ impl Options {
     }
 
     /// A log that begins, where one is wanted.
-    pub(super) fn begin_log(&self) -> Result<Option<Log>, Error> {
-        Ok(self.events().map(|dir| Log::create(&dir, self.policy())).transpose()?)
+    pub(super) fn begin_log(&self, ground: &Ground) -> Result<Option<Log>, Error> {
+        Ok(self.events().map(|dir| Log::create(&dir, self.policy(ground))).transpose()?)
     }
 
-    pub(super) fn policy(&self) -> Policy {
+    pub(super) fn policy(&self, ground: &Ground) -> Policy {
         // A store whose calls wait for the disk flushes bytes before events.
         let flush = if self.durability == Durability::Host { Flush::None } else { self.flush };
-        Policy { segment_bytes: self.segment_bytes, flush }
+        Policy { segment_bytes: self.segment_bytes, flush, disk: ground.disk.clone() }
     }
 }
 

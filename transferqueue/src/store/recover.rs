@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Options, Store,
-    clock::Clock,
     core::{Core, Sender},
     held::Cells,
+    options::Ground,
 };
 use crate::{
     arrow_map,
@@ -58,20 +58,34 @@ impl Store {
     /// ever served. The last snapshot is the way on then ([`Store::restore`]).
     pub fn recover(
         options: &Options,
+        replayed: impl FnMut(&Publication, &Record, &State),
+    ) -> Result<(Self, Recovered), Error> {
+        let (store, recovered) = Self::recover_on(options, Ground::machine(), replayed)?;
+        Ok((store.ticking(), recovered))
+    }
+
+    /// The same on given ground, where nothing happens by itself.
+    pub(super) fn recover_on(
+        options: &Options,
+        ground: Ground,
         mut replayed: impl FnMut(&Publication, &Record, &State),
     ) -> Result<(Self, Recovered), Error> {
         let dir = options.lasting()?.join("events");
-        let (arena, found) = Arena::open(&options.arena_dir()?, options.arena_segment_bytes)?;
+        let (arena, found) = Arena::open(ground.disk.clone(), &options.arena_dir()?, options.arena_segment_bytes)?;
         let mut named = Named::of(&found);
-        let (log, torn) = Log::resume(&dir, options.policy())?;
-        let mut catalog = log::replay_with(&dir, |record, published, state| {
-            named.read(record);
-            if let Some(published) = published {
-                replayed(published, record, state);
-            }
-        })?;
+        let mut resume = || {
+            let (log, torn) = Log::resume(&dir, options.policy(&ground))?;
+            let catalog = log::replay_with(&dir, |record, published, state| {
+                named.read(record);
+                if let Some(published) = published {
+                    replayed(published, record, state);
+                }
+            })?;
+            arena.is_of(catalog.state().incarnation)?;
+            Ok::<_, Error>((log, torn, catalog))
+        };
+        let (log, torn, mut catalog) = resume()?;
         catalog.go_on();
-        arena.is_of(catalog.state().incarnation)?;
         let life = found.iter().map(|found| found.entry.chunk).chain(named.last).map(Unit::life).max();
         let files = |number| catalog.state().tables.values().any(|table| table.spills.contains_key(&number));
         let spills = options.spills(files)?;
@@ -89,7 +103,7 @@ impl Store {
             // Whatever is over the limit was not held before either.
             drop(core.held.put(session, number, cells));
         }
-        let store = Self::open(core, unit, Clock::start(), options).ticking();
+        let store = Self::open(core, unit, ground.clock, options);
         // The clock begins anew: whoever holds something has its full time again.
         for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
             store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command }, false)?;
@@ -167,6 +181,13 @@ fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: 
     for found in found {
         chunks.entry(found.entry.chunk).or_default().push(found);
     }
+    // A copy of a put that came after the put was named is nobody's.
+    let finished: BTreeSet<(SessionId, u64)> = chunks
+        .values()
+        .flatten()
+        .filter(|found| named.has(found.entry.chunk, found.entry.slot, found.entry.place.rows))
+        .filter_map(|found| found.entry.writer)
+        .collect();
     let (mut puts, mut used) = (Vec::new(), Vec::new());
     for (chunk, mut payloads) in chunks {
         if spilled.contains(&chunk) {
@@ -181,9 +202,8 @@ fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: 
         for found in &payloads {
             let entry = &found.entry;
             let needed = take(&mut missing, entry.slot, entry.place.rows);
-            let writer = entry.writer.filter(|(session, _)| {
-                !needed && !named.has(chunk, entry.slot, entry.place.rows) && state.has_session(*session)
-            });
+            let writer =
+                entry.writer.filter(|writer| !needed && !finished.contains(writer) && state.has_session(writer.0));
             let column = state.describe(entry.partition).ok();
             let column = column.as_ref().and_then(|known| known.columns.get(usize::from(entry.column.0)));
             let maybe = writer.is_some() || referred.contains(&chunk);

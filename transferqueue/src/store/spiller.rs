@@ -127,7 +127,7 @@ impl Shared {
             let closed = |cold: Cold| {
                 let column =
                     state.describe(cold.partition).ok()?.columns.into_iter().nth(usize::from(cold.column.0))?;
-                let chunks = self.unit.close(&cold.chunks);
+                let chunks = self.unit.close_chunks(&cold.chunks);
                 (!chunks.is_empty()).then_some((cold.partition, column, chunks))
             };
             state.cold(state.short_of()).into_iter().filter_map(closed).collect()

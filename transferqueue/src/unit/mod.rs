@@ -113,7 +113,13 @@ pub(crate) struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What the chunks hold stays in the files.
+        self.close();
+    }
+}
+
+impl Inner {
+    /// What the chunks hold stays in the files.
+    fn close(&self) {
         if let Some(arena) = &self.arena {
             arena.close();
             self.spills.iter().for_each(Spills::keep);
@@ -196,6 +202,11 @@ impl Unit {
         let (chunk, slot) = (placed.chunk, placed.slot);
         payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
         Ok(placed)
+    }
+
+    /// The store closes: what is let go from now on stays in the files, if bytes are kept there, for its next life.
+    pub(crate) fn close(&self) {
+        self.inner.close();
     }
 
     /// Waits until the bytes of every write so far are on the disk, if they are kept in files.
@@ -304,7 +315,7 @@ impl Unit {
 
     /// Closes chunks whose live cells are to leave memory, and holds them. Called under the catalog's lock: `chunks` are what
     /// it knows of them, and nothing is added any more. Chunks with cells that no event has named yet are left out.
-    pub(crate) fn close(&self, chunks: &BTreeMap<ChunkId, Vec<u32>>) -> BTreeMap<ChunkId, Live> {
+    pub(crate) fn close_chunks(&self, chunks: &BTreeMap<ChunkId, Vec<u32>>) -> BTreeMap<ChunkId, Live> {
         let live = |(id, slots): (&ChunkId, &Vec<u32>)| {
             let grant = self.grant(*id).filter(|grant| grant.chunk.close())?;
             Some((*id, Live { grant, slots: cells_file::runs(slots) }))

@@ -1,16 +1,21 @@
 //! Seeded simulation of a served store: workers as little state machines behind a network that loses, repeats, delays and
-//! reorders, crashes and pauses beyond every timeout, a clock that only the simulation moves, and a disk that fails. One
-//! thread, no socket, no sleep: one seed is one story, told twice in the same words.
+//! reorders, crashes and pauses beyond every timeout, a clock that only the simulation moves, and a disk that fails. The
+//! store's own process is killed, too, and goes on from its files; with `durability: host` its machine as well, and then of
+//! what was not flushed any part may be gone. One thread, no socket, no sleep: one seed is one story, told twice in the
+//! same words. Log and arena are real files in a folder of memory (`/dev/shm`), written through a disk of the story's own.
+//!
+//! A request does not outlive the connection that it was sent over: when the store ends, what is on its way there is lost.
 //!
 //! After every step: the ledger balances and all that the state keeps twice agrees; a row is consumed once by each task; a
 //! numbered call has one effect; the unit holds what the catalog names and what is put and not named yet, and nothing else.
-//! At the end the log, through its file form, leads to the state; what a crash of the machine leaves of it leads to a former
+//! A new life knows whatever was answered, and holds every put that its session may still name. At the end the log, through its file form, leads to the state; what a crash of the machine leaves of it leads to a former
 //! one.
 //!
 //! `TQ_SIM_SCHEDULES=10000 cargo test -p transferqueue --lib simulation` runs many; `TQ_SIM_SEED=n` one of them (or, with
 //! both, as many from that one on).
 
 mod disk;
+mod guest;
 mod network;
 mod oracle;
 #[path = "../../../tests/catalog_simulation/random.rs"]

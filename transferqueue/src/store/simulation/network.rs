@@ -85,6 +85,22 @@ impl Network {
         }
     }
 
+    /// The store's process has ended, and every connection with it: what is on its way there never arrives, and of what is on
+    /// its way back, all that was not received yet.
+    pub(super) fn cut(&mut self, random: &mut Random) {
+        let mut lost = 0;
+        self.queue.retain(|_, arrival| {
+            let kept = match arrival {
+                Arrival::Request { .. } => false,
+                Arrival::Answer { .. } => random.chance(50),
+                Arrival::Alarm { .. } | Arrival::Tick => true,
+            };
+            lost += u64::from(!kept);
+            kept
+        });
+        self.lost += lost;
+    }
+
     pub(super) fn next(&mut self) -> Option<(u64, Arrival)> {
         self.queue.pop_first().map(|((time, _), arrival)| (time, arrival))
     }

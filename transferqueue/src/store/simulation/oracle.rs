@@ -1,17 +1,23 @@
 //! What must be true after every step, told from the log's own lines.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{disk::Drive, random::Random};
 use crate::{
-    Store,
+    Recovered, Store,
     catalog::{
-        Catalog,
+        Catalog, Trained,
+        command::Sizes,
         event::{Event, Record},
     },
-    ids::{ChunkId, RowId, SessionId, TaskId},
+    ids::{ChunkId, PartitionId, RowId, SessionId, TaskId},
     log::line,
+    store::held::Spot,
+    wire,
 };
+
+/// Puts that are held, by session and number.
+type Puts = BTreeMap<(SessionId, u64), (Spot, Sizes)>;
 
 pub(super) struct Oracle {
     drive: Drive,
@@ -20,6 +26,10 @@ pub(super) struct Oracle {
     /// Calls that had an effect.
     calls: BTreeSet<(SessionId, u64)>,
     consumed: BTreeSet<(TaskId, RowId)>,
+    /// The log's position behind the last call that was answered.
+    heard: u64,
+    /// Puts whose place somebody was told, and that nothing has named yet.
+    placed: BTreeMap<(SessionId, u64), (Spot, PartitionId)>,
     pub(super) lost_sessions: u64,
     pub(super) expired: u64,
 }
@@ -27,20 +37,57 @@ pub(super) struct Oracle {
 impl Oracle {
     pub(super) fn new(drive: Drive) -> Self {
         let (records, calls, consumed) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        Self { drive, read: 0, records, calls, consumed, lost_sessions: 0, expired: 0 }
+        let (heard, placed) = (0, BTreeMap::new());
+        Self { drive, read: 0, records, calls, consumed, heard, placed, lost_sessions: 0, expired: 0 }
     }
 
     pub(super) fn consumed(&self) -> u64 {
         self.consumed.len() as u64
     }
 
+    /// A call was answered: what it did outlives the store's process from now on.
+    pub(super) fn answered(&mut self, store: &Store) {
+        self.heard = store.with_state(|state, _| state.seq()).unwrap();
+    }
+
+    /// Somebody was told where a put lies.
+    pub(super) fn placed(&mut self, put: &wire::Put, placed: &wire::Placed) {
+        if let Some(spot) = placed.spot {
+            let place = ((ChunkId(spot.chunk), spot.slot), PartitionId(put.partition));
+            self.placed.insert((SessionId(put.session), put.number), place);
+        }
+    }
+
+    /// What is held, of which the next life must hold all that was promised.
+    pub(super) fn puts(store: &Store) -> Puts {
+        store.shared.core.lock().unwrap().held.puts()
+    }
+
+    /// The next life: everything is told anew, from what the log still holds.
+    pub(super) fn restarted(&mut self, store: &Store, recovered: &Recovered, before: &Puts, trained: &[Trained]) {
+        assert!(recovered.seq >= self.heard, "position {} was answered, {} is recovered", self.heard, recovered.seq);
+        let mut told = Self::new(self.drive.clone());
+        (told.heard, told.placed) = (self.heard, std::mem::take(&mut self.placed));
+        *self = told;
+        trained.iter().for_each(|one| self.consume(one.task, one.row));
+        self.read_on(store);
+        let state = store.with_state(|state, _| state.clone()).unwrap();
+        assert!(state.sessions.values().all(|session| !session.here), "sessions of the former process are there");
+        let after = Self::puts(store);
+        // Named by now are those, too, whose record was written when the process failed under it.
+        let promised = |(put, _): &(&(SessionId, u64), _)| {
+            let lives = |partition| state.describe(partition).is_ok() && state.has_session(put.0);
+            self.placed.get(*put).is_some_and(|(_, partition)| lives(*partition))
+        };
+        for (put, place) in before.iter().filter(promised) {
+            assert_eq!(after.get(put), Some(place), "put {put:?} is held no more");
+        }
+    }
+
     /// Looks at what a step changed.
-    pub(super) fn look(&mut self, store: &Store, puts_under_way: bool) {
+    pub(super) fn look(&mut self, store: &Store) {
         self.read_on(store);
         store.with_state(|state, _| state.verify()).unwrap().unwrap_or_else(|error| panic!("{error}"));
-        if puts_under_way {
-            return;
-        }
         let core = store.shared.lock().unwrap();
         let mut named: BTreeSet<ChunkId> = core.catalog.state().live_cells().map(|run| run.chunk).collect();
         named.extend(core.held.chunks());
@@ -63,6 +110,10 @@ impl Oracle {
 
     fn happen(&mut self, store: &Store, event: &Event) {
         match event {
+            Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
+                let named = |spot| cells.iter().any(|cell| (cell.chunk, cell.slot) == spot);
+                self.placed.retain(|_, (spot, _)| !named(*spot));
+            }
             // A training task's rows are consumed by the publication, which counts them itself.
             Event::RowsCommitted { task, rows, .. } if store.definition().tasks[task.0 as usize].trains.is_none() => {
                 rows.iter().for_each(|row| self.consume(*task, row));
@@ -84,7 +135,7 @@ impl Oracle {
             core.catalog.state().clone()
         };
         let mut replayed = Catalog::open(&self.records[0]).unwrap();
-        let bytes = self.drive.bytes();
+        let bytes = self.drive.from(0);
         // A torn tail: anything from what was flushed to all of it.
         let torn = random.range(self.drive.synced() as u64, bytes.len() as u64) as usize;
         let whole = bytes[..torn].iter().filter(|byte| **byte == b'\n').count();

@@ -272,7 +272,7 @@ impl Worker {
         if self.finished() || self.asked.as_ref().is_none_or(|asked| asked.call != call) {
             return false;
         }
-        self.asked = None;
+        let asked = self.asked.take();
         match heard {
             Heard::Placed(placed) => {
                 let (column, cells) = match self.steps.pop_front() {
@@ -295,7 +295,16 @@ impl Worker {
                 }
                 self.answered(reply, sight);
             }
-            Heard::Failed(failure) => return self.failed(failure, random),
+            Heard::Failed(failure) => {
+                let error = failure.into_error("the store");
+                // Done or not: nobody knows. Some clients ask the next life, some begin anew.
+                let broken = matches!(error, Error::Broken { .. });
+                if broken && random.chance(50) {
+                    self.asked = asked;
+                    return false;
+                }
+                return self.failed(error, random);
+            }
         }
         true
     }
@@ -373,8 +382,8 @@ impl Worker {
         self.steps.push_back(Step::Commit);
     }
 
-    fn failed(&mut self, failure: wire::Failure, random: &mut Random) -> bool {
-        match failure.into_error("the store") {
+    fn failed(&mut self, error: Error, random: &mut Random) -> bool {
+        match error {
             Error::Refused(Refusal::SessionEnded { .. }) => {
                 self.crash();
                 true
@@ -403,7 +412,12 @@ impl Worker {
                 self.stopped = true;
                 false
             }
-            Error::Broken { .. } => false,
+            Error::Broken { .. } => {
+                self.crash();
+                false
+            }
+            // No room for the bytes: they are put again later.
+            Error::Server { why, .. } if why.starts_with("arena ") => false,
             other => panic!("{} is told: {other}", self.name),
         }
     }

@@ -40,6 +40,7 @@ use self::{extent::Extent, segment::Segment};
 pub(crate) use self::{extent::Payload, index::Entry};
 use crate::{
     arrow_map::{self, MapError},
+    disk::Disk,
     schema::Column,
 };
 
@@ -87,6 +88,7 @@ pub(crate) struct Arena {
     dir: PathBuf,
     segment_bytes: usize,
     incarnation: u64,
+    disk: Arc<dyn Disk>,
     filling: Mutex<Filling>,
     /// Held while the arena is open.
     _lock: File,
@@ -98,6 +100,8 @@ struct Filling {
     next: u64,
     /// By [`Life`].
     segments: [Option<Arc<Segment>>; 2],
+    /// The names of segments before this one are on the disk.
+    named: u64,
     /// Segments with writes that may not be on the disk yet.
     unsynced: BTreeMap<u64, Arc<Segment>>,
 }
@@ -149,7 +153,12 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Io`].
-    pub(crate) fn create(dir: &Path, segment_bytes: usize, incarnation: u64) -> Result<Self, ArenaError> {
+    pub(crate) fn create(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: usize,
+        incarnation: u64,
+    ) -> Result<Self, ArenaError> {
         fs::create_dir_all(dir).map_err(ArenaError::io(dir, "make the folder"))?;
         let lock = lock(dir)?;
         for (_, path) in files(dir)? {
@@ -158,9 +167,14 @@ impl Arena {
         let (path, draft) = (dir.join(META), dir.join("meta.json.writing"));
         let meta = Meta { format: FORMAT.to_owned(), incarnation };
         let text = serde_json::to_vec(&meta).expect("invariant: plain values");
-        fs::write(&draft, text).map_err(ArenaError::io(&draft, "write it"))?;
+        let file = File::create(&draft).map_err(ArenaError::io(&draft, "write it"))?;
+        disk.append(&file, &draft, &text).map_err(ArenaError::io(&draft, "write it"))?;
+        disk.sync(&file, &draft).map_err(ArenaError::io(&draft, "flush it"))?;
         fs::rename(&draft, &path).map_err(ArenaError::io(&path, "write it"))?;
-        Ok(Self::begin(dir, lock, segment_bytes, incarnation, 0, false))
+        disk.sync_names(dir).map_err(ArenaError::io(dir, "flush the folder"))?;
+        let arena = Self::begin(disk, dir, lock, (segment_bytes, incarnation, 0));
+        arena.go_on();
+        Ok(arena)
     }
 
     /// Whether a folder holds an arena.
@@ -173,7 +187,11 @@ impl Arena {
     ///
     /// # Errors
     /// [`ArenaError::Missing`], [`ArenaError::Damaged`], [`ArenaError::Io`].
-    pub(crate) fn open(dir: &Path, segment_bytes: usize) -> Result<(Self, Vec<Found>), ArenaError> {
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        segment_bytes: usize,
+    ) -> Result<(Self, Vec<Found>), ArenaError> {
         let path = dir.join(META);
         let text = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -188,15 +206,22 @@ impl Arena {
             return Err(damaged(format!("format `{}`, expected `{FORMAT}`", meta.format)));
         }
         let next = files(dir)?.last().map_or(0, |(number, _)| number + 1);
-        let arena = Self::begin(dir, lock, segment_bytes, meta.incarnation, next, true);
+        let arena = Self::begin(disk, dir, lock, (segment_bytes, meta.incarnation, next));
         let mut found = Vec::new();
         for (number, path) in files(dir)? {
             if path.extension().is_some_and(|extension| extension == segment::INDEX) {
-                let (segment, entries) = Segment::open(dir, number)?;
+                if !path.with_extension(segment::DATA).exists() {
+                    // A crash of the machine kept one name of two: nothing in there was promised to anybody.
+                    fs::remove_file(&path).map_err(ArenaError::io(&path, "delete it"))?;
+                    continue;
+                }
+                let (segment, entries) = Segment::open(&arena.disk, dir, number)?;
                 for entry in entries {
                     let extent = Arc::new(Extent::new(&segment, &entry.place, arena.closing.clone())?);
                     found.push(Found { entry, extent });
                 }
+                // The life that ended may not have flushed it, and an event of this one may name what it holds.
+                arena.lock().unsynced.insert(number, segment.clone());
                 segment.seal();
             }
         }
@@ -219,10 +244,15 @@ impl Arena {
         self.closing.store(false, Ordering::Release);
     }
 
-    fn begin(dir: &Path, lock: File, segment_bytes: usize, incarnation: u64, next: u64, closing: bool) -> Self {
-        let filling = Filling { next, segments: [None, None], unsynced: BTreeMap::new() };
-        let closing = Arc::new(AtomicBool::new(closing));
-        Self { dir: dir.to_owned(), segment_bytes, incarnation, filling: Mutex::new(filling), _lock: lock, closing }
+    fn begin(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        lock: File,
+        (segment_bytes, incarnation, next): (usize, u64, u64),
+    ) -> Self {
+        let filling = Mutex::new(Filling { next, segments: [None, None], named: 0, unsynced: BTreeMap::new() });
+        let (dir, closing) = (dir.to_owned(), Arc::new(AtomicBool::new(true)));
+        Self { dir, segment_bytes, incarnation, disk, filling, _lock: lock, closing }
     }
 
     /// Copies cells into a segment. The payload is nobody's until [`Payload::note`] writes down what it is.
@@ -250,7 +280,7 @@ impl Arena {
         }
         let number = filling.next;
         filling.next += 1;
-        let segment = Segment::create(&self.dir, number, self.segment_bytes.max(bytes))?;
+        let segment = Segment::create(&self.disk, &self.dir, number, self.segment_bytes.max(bytes))?;
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         filling.unsynced.insert(number, segment.clone());
         filling.segments[life as usize] = Some(segment.clone());
@@ -262,14 +292,21 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Io`].
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
-        let (segments, filling) = {
+        let (segments, filling, named, next) = {
             let filling = self.lock();
             let current: Vec<u64> = filling.segments.iter().flatten().map(|segment| segment.number()).collect();
-            (filling.unsynced.clone(), current)
+            (filling.unsynced.clone(), current, filling.named, filling.next)
         };
+        if named < next {
+            self.disk.sync_names(&self.dir).map_err(ArenaError::io(&self.dir, "flush the folder"))?;
+            let mut filling = self.lock();
+            filling.named = filling.named.max(next);
+        }
         for (number, segment) in segments {
+            // Asked first: what is noted from now on may miss this flush.
+            let complete = !filling.contains(&number) && segment.is_noted();
             segment.sync()?;
-            if !filling.contains(&number) {
+            if complete {
                 self.lock().unsynced.remove(&number);
             }
         }

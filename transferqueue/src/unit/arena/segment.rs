@@ -6,7 +6,6 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Write,
     path::{Path, PathBuf},
     ptr::{self, NonNull},
     slice,
@@ -20,7 +19,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{
-    ArenaError,
+    ArenaError, Disk,
     index::{self, Entry},
 };
 
@@ -35,6 +34,7 @@ pub(super) struct Segment {
     map: MmapRaw,
     data: File,
     data_path: PathBuf,
+    disk: Arc<dyn Disk>,
     state: Mutex<State>,
     index_path: PathBuf,
     /// Nothing is added any more: the last payload takes the files with it.
@@ -44,37 +44,40 @@ pub(super) struct Segment {
 struct State {
     end: usize,
     payloads: usize,
+    /// Payloads whose room is taken and that are not noted yet.
+    pending: usize,
     index: File,
+    /// Bytes of the index.
+    lines: u64,
 }
 
 impl Segment {
-    pub(super) fn create(dir: &Path, number: u64, bytes: usize) -> Result<Arc<Self>, ArenaError> {
+    pub(super) fn create(disk: &Arc<dyn Disk>, dir: &Path, number: u64, bytes: usize) -> Result<Arc<Self>, ArenaError> {
         // Whole pages: an empty payload may begin at the very end, and that is on a boundary too.
         let bytes = bytes.next_multiple_of(PAGE);
         let (data_path, index_path) = paths(dir, number);
-        let fresh = |path: &Path| {
-            let opened = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-            opened.map_err(ArenaError::io(path, "begin a segment"))
+        let fresh = |how: &mut OpenOptions, path: &Path| {
+            how.read(true).create_new(true).open(path).map_err(ArenaError::io(path, "begin a segment"))
         };
-        let data = fresh(&data_path)?;
+        let data = fresh(OpenOptions::new().write(true), &data_path)?;
         let reserved = fallocate(&data, FallocateFlags::empty(), 0, bytes as u64);
         if let Err(error) = reserved {
             // Nothing of it may stay: the name is taken otherwise.
             drop(fs::remove_file(&data_path));
             return Err(ArenaError::io(&data_path, "reserve room for a segment")(error.into()));
         }
-        let index = fresh(&index_path)?;
-        Self::map(number, data, data_path, index, index_path, 0)
+        let index = fresh(OpenOptions::new().append(true), &index_path)?;
+        Self::map(disk, number, (data, data_path), (index, index_path), 0)
     }
 
     /// A segment of an earlier life, sealed, and its entries.
-    pub(super) fn open(dir: &Path, number: u64) -> Result<(Arc<Self>, Vec<Entry>), ArenaError> {
+    pub(super) fn open(disk: &Arc<dyn Disk>, dir: &Path, number: u64) -> Result<(Arc<Self>, Vec<Entry>), ArenaError> {
         let (data_path, index_path) = paths(dir, number);
         let entries = index::read(&index_path)?;
         let open =
             |path: &Path| OpenOptions::new().read(true).write(true).open(path).map_err(ArenaError::io(path, "open it"));
         let (data, index) = (open(&data_path)?, open(&index_path)?);
-        let segment = Self::map(number, data, data_path, index, index_path, entries.len())?;
+        let segment = Self::map(disk, number, (data, data_path), (index, index_path), entries.len())?;
         for entry in &entries {
             let end = entry.place.at.checked_add(entry.place.bytes()).filter(|end| *end <= segment.map.len() as u64);
             if end.is_none() || !entry.place.at.is_multiple_of(ALIGN as u64) {
@@ -86,17 +89,17 @@ impl Segment {
     }
 
     fn map(
+        disk: &Arc<dyn Disk>,
         number: u64,
-        data: File,
-        data_path: PathBuf,
-        index: File,
-        index_path: PathBuf,
+        (data, data_path): (File, PathBuf),
+        (index, index_path): (File, PathBuf),
         payloads: usize,
     ) -> Result<Arc<Self>, ArenaError> {
         let map = MmapOptions::new().map_raw(&data).map_err(ArenaError::io(&data_path, "map it"))?;
         let end = if payloads > 0 { map.len() } else { 0 };
-        let state = Mutex::new(State { end, payloads, index });
-        Ok(Arc::new(Self { number, map, data, data_path, state, index_path, sealed: AtomicBool::new(false) }))
+        let state = Mutex::new(State { end, payloads, pending: 0, index, lines: 0 });
+        let (disk, sealed) = (disk.clone(), AtomicBool::new(false));
+        Ok(Arc::new(Self { number, map, data, data_path, disk, state, index_path, sealed }))
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -117,6 +120,7 @@ impl Segment {
         }
         state.end = end.min(self.map.len());
         state.payloads += 1;
+        state.pending += 1;
         Some(at)
     }
 
@@ -145,12 +149,26 @@ impl Segment {
     /// Adds a line to the index.
     pub(super) fn note(&self, entry: &Entry) -> Result<(), ArenaError> {
         let line = index::line(entry);
-        self.lock().index.write_all(&line).map_err(ArenaError::io(&self.index_path, "note a payload"))
+        let mut state = self.lock();
+        if let Err(error) = self.disk.append(&state.index, &self.index_path, &line) {
+            // Half a line in the middle of an index would be damage to whoever reads it.
+            drop(state.index.set_len(state.lines));
+            return Err(ArenaError::io(&self.index_path, "note a payload")(error));
+        }
+        state.lines += line.len() as u64;
+        state.pending -= 1;
+        Ok(())
+    }
+
+    /// Whether every payload that room was taken for is noted.
+    pub(super) fn is_noted(&self) -> bool {
+        self.lock().pending == 0
     }
 
     pub(super) fn sync(&self) -> Result<(), ArenaError> {
-        self.data.sync_data().map_err(ArenaError::io(&self.data_path, "flush it"))?;
-        self.lock().index.sync_data().map_err(ArenaError::io(&self.index_path, "flush it"))
+        self.disk.sync(&self.data, &self.data_path).map_err(ArenaError::io(&self.data_path, "flush it"))?;
+        let state = self.lock();
+        self.disk.sync(&state.index, &self.index_path).map_err(ArenaError::io(&self.index_path, "flush it"))
     }
 
     /// Nothing is added any more.

@@ -7,6 +7,7 @@ use arrow::array::ArrayRef;
 use super::*;
 use crate::{
     arrow_map::{bytes_array, dense_array, ragged_array},
+    disk::machine,
     ids::{ChunkId, ColumnId, PartitionId},
     schema::{Dtype, Kind},
 };
@@ -65,7 +66,7 @@ fn every_kind_of_column_comes_back_from_the_files_as_it_was() {
         (Column::new("b", Kind::Binary), bytes_array("b", &Kind::Binary, &[1], vec![255].into()).unwrap()),
         (dense(), numbers(0, 0)),
     ];
-    let arena = Arena::create(dir.path(), SEGMENT, 7).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 7).unwrap();
     let kept: Vec<Payload> =
         cells.iter().enumerate().map(|(i, (column, array))| keep(&arena, i as u64, column, array)).collect();
     for (payload, (_, array)) in kept.iter().zip(&cells) {
@@ -73,7 +74,7 @@ fn every_kind_of_column_comes_back_from_the_files_as_it_was() {
     }
     arena.close();
     drop((kept, arena));
-    let (arena, found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    let (arena, found) = Arena::open(machine(), dir.path(), SEGMENT).unwrap();
     arena.go_on();
     arena.is_of(7).unwrap();
     assert_eq!(found.len(), cells.len());
@@ -85,7 +86,7 @@ fn every_kind_of_column_comes_back_from_the_files_as_it_was() {
 #[test]
 fn an_array_points_into_the_file() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
     let payload = keep(&arena, 1, &dense(), &numbers(1, 4));
     let bytes = arrow_map::leaf_bytes(&*payload.array).unwrap();
     assert_eq!(bytes.as_ptr(), payload.extent.bytes().as_ptr());
@@ -95,7 +96,7 @@ fn an_array_points_into_the_file() {
 #[test]
 fn freed_payloads_give_their_pages_back_and_an_empty_segment_goes() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
     // 32,000 bytes each: two a segment.
     let mut kept: Vec<Payload> = (0..4).map(|i| keep(&arena, i, &dense(), &numbers(0, 2000))).collect();
     assert_eq!(segments(dir.path()), ["000000.data", "000000.index", "000001.data", "000001.index"]);
@@ -118,7 +119,7 @@ fn freed_payloads_give_their_pages_back_and_an_empty_segment_goes() {
 #[test]
 fn cells_of_rows_that_stay_keep_no_file_of_versions_that_go() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
     let rows = Column { max_bytes: Some(16), ..dense() };
     let mut kept = Vec::new();
     for i in 0..50 {
@@ -131,12 +132,12 @@ fn cells_of_rows_that_stay_keep_no_file_of_versions_that_go() {
 #[test]
 fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), 64, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), 64, 0).unwrap();
     // 9,392 bytes: more than a segment, and no multiple of 64.
     let (large, empty) = (keep(&arena, 1, &dense(), &numbers(0, 587)), keep(&arena, 2, &dense(), &numbers(0, 0)));
     arena.close();
     drop((large, empty, arena));
-    let (arena, found) = Arena::open(dir.path(), 64).unwrap();
+    let (arena, found) = Arena::open(machine(), dir.path(), 64).unwrap();
     arena.go_on();
     assert_eq!(&found[0].cells(&dense()).unwrap(), &numbers(0, 587));
     assert_eq!(&found[1].cells(&dense()).unwrap(), &numbers(0, 0));
@@ -146,11 +147,11 @@ fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
 #[test]
 fn what_nobody_wants_after_a_recovery_goes_and_the_rest_stays() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
     let kept: Vec<Payload> = (0..4).map(|i| keep(&arena, i, &dense(), &numbers(i as i64, 2000))).collect();
     arena.close();
     drop((kept, arena));
-    let (arena, mut found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    let (arena, mut found) = Arena::open(machine(), dir.path(), SEGMENT).unwrap();
     arena.go_on();
     let third = found.remove(2).cells(&dense()).unwrap();
     drop(found);
@@ -164,7 +165,7 @@ fn what_nobody_wants_after_a_recovery_goes_and_the_rest_stays() {
 #[test]
 fn damage_is_told_by_file_and_cells() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 3).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 3).unwrap();
     let kept = keep(&arena, 1, &dense(), &numbers(0, 4));
     arena.close();
     drop((kept, arena));
@@ -172,7 +173,7 @@ fn damage_is_told_by_file_and_cells() {
     let mut bytes = fs::read(&data).unwrap();
     bytes[17] ^= 1;
     fs::write(&data, &bytes).unwrap();
-    let (arena, found) = Arena::open(dir.path(), SEGMENT).unwrap();
+    let (arena, found) = Arena::open(machine(), dir.path(), SEGMENT).unwrap();
     arena.go_on();
     let error = found[0].cells(&dense()).unwrap_err().to_string();
     assert!(error.contains("000000.data is damaged: chunk 1 from slot 0 (column `x`): checksum"), "{error}");
@@ -184,18 +185,18 @@ fn damage_is_told_by_file_and_cells() {
     let index = dir.path().join("000000.index");
     let line = fs::read_to_string(&index).unwrap();
     fs::write(&index, line.replacen("\"rows\":4", "\"rows\":5", 1)).unwrap();
-    let error = Arena::open(dir.path(), SEGMENT).err().unwrap().to_string();
+    let error = Arena::open(machine(), dir.path(), SEGMENT).err().unwrap().to_string();
     assert!(error.contains("000000.index is damaged: line 1: checksum"), "{error}");
 
     // An unfinished last line is a payload that nobody heard of.
     fs::write(&index, format!("{line}{}", &line[..20])).unwrap();
-    assert_eq!(Arena::open(dir.path(), SEGMENT).unwrap().1.len(), 1);
+    assert_eq!(Arena::open(machine(), dir.path(), SEGMENT).unwrap().1.len(), 1);
 }
 
 #[test]
 fn a_disk_without_room_is_an_error_that_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), 1 << 60, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), 1 << 60, 0).unwrap();
     let error = arena.store(&dense(), &numbers(0, 4)).err().unwrap().to_string();
     assert!(error.contains("000000.data: cannot reserve room for a segment:"), "{error}");
     assert_eq!(segments(dir.path()), [""; 0]);
@@ -204,20 +205,79 @@ fn a_disk_without_room_is_an_error_that_leaves_nothing() {
 #[test]
 fn a_folder_has_one_store() {
     let dir = tempfile::tempdir().unwrap();
-    let arena = Arena::create(dir.path(), SEGMENT, 0).unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
     let kept = keep(&arena, 1, &dense(), &numbers(0, 4));
-    for other in [Arena::create(dir.path(), SEGMENT, 1).map(drop), Arena::open(dir.path(), SEGMENT).map(drop)] {
+    for other in [
+        Arena::create(machine(), dir.path(), SEGMENT, 1).map(drop),
+        Arena::open(machine(), dir.path(), SEGMENT).map(drop),
+    ] {
         let error = other.unwrap_err().to_string();
         assert!(error.contains("another store uses it"), "{error}");
     }
     arena.close();
     drop((kept, arena));
-    assert_eq!(Arena::open(dir.path(), SEGMENT).unwrap().1.len(), 1);
+    assert_eq!(Arena::open(machine(), dir.path(), SEGMENT).unwrap().1.len(), 1);
 }
 
 #[test]
 fn a_folder_without_an_arena_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let error = Arena::open(dir.path(), SEGMENT).err().unwrap().to_string();
+    let error = Arena::open(machine(), dir.path(), SEGMENT).err().unwrap().to_string();
     assert!(error.contains("none there"), "{error}");
+}
+
+#[test]
+fn a_note_that_found_no_room_leaves_no_half_a_line_between_two_others() {
+    use crate::disk::Disk;
+    /// Full when it is told so: of the next line of an index only the first bytes are written.
+    #[derive(Default)]
+    struct Small(AtomicBool);
+    impl Disk for Small {
+        fn append(&self, mut file: &File, path: &Path, bytes: &[u8]) -> io::Result<()> {
+            use std::io::Write;
+            let index = path.extension().is_some_and(|extension| extension == segment::INDEX);
+            let full = index && self.0.swap(false, Ordering::SeqCst);
+            file.write_all(if full { &bytes[..20] } else { bytes })?;
+            if full { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+        }
+    }
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Arc::new(Small::default()));
+    let arena = Arena::create(disk.clone(), dir.path(), SEGMENT, 0).unwrap();
+    let first = keep(&arena, 1, &dense(), &numbers(1, 4));
+    let homeless = arena.store(&dense(), &numbers(5, 4)).unwrap();
+    disk.0.store(true, Ordering::SeqCst);
+    let error = homeless.note(entry(2)).unwrap_err().to_string();
+    assert!(error.contains("cannot note a payload"), "{error}");
+    let third = keep(&arena, 3, &dense(), &numbers(9, 4));
+    arena.close();
+    drop((first, homeless, third, arena));
+    let (_arena, found) = Arena::open(machine(), dir.path(), SEGMENT).unwrap();
+    assert_eq!(found.iter().map(|found| found.entry.chunk.0).collect::<Vec<_>>(), [1, 3]);
+}
+
+#[test]
+fn what_an_earlier_life_did_not_flush_is_flushed_with_the_next_one() {
+    use crate::disk::Disk;
+    #[derive(Default)]
+    struct Watched(Mutex<Vec<PathBuf>>);
+    impl Disk for Watched {
+        fn sync(&self, _: &File, path: &Path) -> io::Result<()> {
+            self.0.lock().unwrap().push(path.to_owned());
+            Ok(())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
+    let payload = keep(&arena, 1, &dense(), &numbers(1, 4));
+    arena.close();
+    drop((payload, arena));
+    let disk = Arc::new(Watched::default());
+    let (arena, found) = Arena::open(disk.clone(), dir.path(), SEGMENT).unwrap();
+    arena.sync().unwrap();
+    let flushed = disk.0.lock().unwrap().clone();
+    assert_eq!(flushed, ["000000.data", "000000.index"].map(|name| dir.path().join(name)));
+    arena.sync().unwrap();
+    assert_eq!(disk.0.lock().unwrap().len(), 2, "once is enough");
+    arena.close();
+    drop(found);
 }
