@@ -57,4 +57,10 @@ mod reports;
 mod settings;
 mod worker;
 
+/// Cells come and go by the megabyte, on threads that others free them from. The system's allocator keeps what one thread has freed
+/// for that thread: a store of 10 MB grew by 0.6 MB a step (`docs/performance.md`).
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 pub use app::App;

@@ -9,7 +9,7 @@ pub(crate) mod reading;
 mod writing;
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     fmt,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
@@ -34,6 +34,8 @@ use crate::{
     transport::Transport,
 };
 
+/// Partitions whose descriptions are kept; the oldest go first and are asked for again.
+const MAX_DESCRIBED: usize = 1_024;
 /// How long an offer waits for the initial weights of other models.
 const OFFER_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -51,7 +53,7 @@ struct Inner {
     id: SessionId,
     name: String,
     /// Descriptions of partitions, which never change; ids are not reused.
-    described: Mutex<HashMap<PartitionId, Arc<Partition>>>,
+    described: Mutex<BTreeMap<PartitionId, Arc<Partition>>>,
 }
 
 /// What a claim brought.
@@ -329,7 +331,12 @@ impl Session {
             return Ok(description.clone());
         }
         let description = self.inner.link.describe(partition)?;
-        known().insert(partition, description.clone());
+        let mut known = known();
+        // Versions of weights are partitions, too: those of long ago are not asked for again.
+        while known.len() >= MAX_DESCRIBED {
+            known.pop_first();
+        }
+        known.insert(partition, description.clone());
         Ok(description)
     }
 }

@@ -27,7 +27,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -103,7 +103,7 @@ struct Filling {
     /// The names of segments before this one are on the disk.
     named: u64,
     /// Segments with writes that may not be on the disk yet.
-    unsynced: BTreeMap<u64, Arc<Segment>>,
+    unsynced: BTreeMap<u64, Weak<Segment>>,
 }
 
 /// Which payloads share a segment. Weights and trainer states come in megabytes and go with the next version; cells of rows
@@ -221,7 +221,7 @@ impl Arena {
                     found.push(Found { entry, extent });
                 }
                 // The life that ended may not have flushed it, and an event of this one may name what it holds.
-                arena.lock().unsynced.insert(number, segment.clone());
+                arena.lock().unsynced.insert(number, Arc::downgrade(&segment));
                 segment.seal();
             }
         }
@@ -282,7 +282,9 @@ impl Arena {
         filling.next += 1;
         let segment = Segment::create(&self.disk, &self.dir, number, self.segment_bytes.max(bytes))?;
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
-        filling.unsynced.insert(number, segment.clone());
+        // Files that are deleted need no flush, and where nobody ever asks for one only what is there is kept in mind.
+        filling.unsynced.retain(|_, segment| segment.strong_count() > 0);
+        filling.unsynced.insert(number, Arc::downgrade(&segment));
         filling.segments[life as usize] = Some(segment.clone());
         Ok(Extent::at(&segment, at, bytes, self.closing.clone()))
     }
@@ -303,6 +305,7 @@ impl Arena {
             filling.named = filling.named.max(next);
         }
         for (number, segment) in segments {
+            let Some(segment) = segment.upgrade() else { continue };
             // Asked first: what is noted from now on may miss this flush.
             let complete = !filling.contains(&number) && segment.is_noted();
             segment.sync()?;
