@@ -87,6 +87,9 @@ pub enum WorkerKind {
 pub struct Store {
     /// Bytes that rows may reserve; `None`: no limit.
     pub budget: Option<u64>,
+    /// Units that hold the bytes, 1 to 64; `None`: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// What survives when a process is killed.
     #[serde(default)]
     pub durability: Durability,

@@ -28,6 +28,7 @@ mod open;
 mod stats;
 #[cfg(test)]
 mod tests;
+pub(crate) mod units;
 
 use std::{
     collections::HashMap,
@@ -44,6 +45,7 @@ pub use self::{
     arena::ArenaError,
     open::OpenCell,
     stats::{ColumnBytes, Stats},
+    units::Units,
 };
 use self::{
     arena::{Arena, Entry, StoreError},
@@ -75,6 +77,9 @@ pub enum UnitError {
     /// The array does not fit the column.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// Every chunk number of this life is taken.
+    #[error("unit {unit} has given {} chunk numbers in this life of the store, as many as there are; start the store again, or with more units", 1_u64 << NUMBER_BITS)]
+    Exhausted { unit: usize },
     /// There is no room for the bytes where they are to be kept.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -99,7 +104,11 @@ pub(crate) struct Inner {
     filling: Mutex<HashMap<Key, Arc<Chunk>>>,
     /// Bytes of open cells.
     open: Mutex<HashMap<Key, u64>>,
+    /// Number of the next chunk, its life and unit included, and the first one that is not this unit's any more.
     next: AtomicU64,
+    end: u64,
+    /// Of all chunks that are there.
+    bytes: AtomicU64,
     capacity: usize,
     /// Where bytes are kept beyond this process, if they are. The last field: chunks go before it closes.
     arena: Option<Arena>,
@@ -126,23 +135,29 @@ pub struct Unit {
 /// Pieces of one chunk at most: single-row writes close a chunk by number before they close it by bytes.
 const MAX_PIECES: usize = 1024;
 
-/// Chunk ids of one life of a store: the lineage in the upper bits keeps them apart from those of former lives.
+/// A chunk's number: the life of the store in the upper 24 bits, so that none is given twice; below it the unit that made
+/// the chunk; below that a count. (A store of one unit numbers as it did before there were several.)
 const LIFE_BITS: u32 = 40;
+const UNIT_BITS: u32 = 6;
+const NUMBER_BITS: u32 = LIFE_BITS - UNIT_BITS;
 
 impl Unit {
     /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
     /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
     pub fn new(capacity: usize, life: u64) -> Self {
-        Self::over(None, capacity, life)
+        Self::over(None, capacity, life, 0)
     }
 
-    /// A unit whose bytes lie in an arena.
-    pub(crate) fn over(arena: Option<Arena>, capacity: usize, life: u64) -> Self {
+    /// A unit whose bytes lie in an arena, if one is given; `number` tells it from the other units of its store.
+    pub(crate) fn over(arena: Option<Arena>, capacity: usize, life: u64, number: usize) -> Self {
+        let first = (life << LIFE_BITS) | ((number as u64) << NUMBER_BITS);
         let inner = Inner {
             chunks: DashMap::new(),
             filling: Mutex::default(),
             open: Mutex::default(),
-            next: AtomicU64::new((life << LIFE_BITS) + 1),
+            next: AtomicU64::new(first + 1),
+            end: first + (1 << NUMBER_BITS),
+            bytes: AtomicU64::new(0),
             capacity,
             arena,
         };
@@ -152,6 +167,19 @@ impl Unit {
     /// The lives of a catalog that chunk ids tell apart: of which one this chunk is.
     pub(crate) fn life(chunk: ChunkId) -> u64 {
         chunk.0 >> LIFE_BITS
+    }
+
+    /// Most lives that chunk ids tell apart.
+    pub(crate) const LIVES: u64 = 1 << (64 - LIFE_BITS);
+
+    /// Which unit of its store has made the chunk.
+    pub(crate) fn number(chunk: ChunkId) -> usize {
+        ((chunk.0 >> NUMBER_BITS) as usize) & ((1 << UNIT_BITS) - 1)
+    }
+
+    /// Bytes of all chunks that are there, whoever holds them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.bytes.load(Ordering::Relaxed)
     }
 
     /// Stores cells. Their slots follow each other in one chunk; the returned hold keeps them until the catalog knows.
@@ -181,10 +209,10 @@ impl Unit {
         let array = arrow_map::own(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
         let Some(arena) = &self.inner.arena else {
-            return Ok(self.inner.place((partition, id), array, sizes));
+            return self.inner.place((partition, id), array, sizes);
         };
         let payload = arena.store(column, &array)?;
-        let placed = self.inner.place((partition, id), payload.array.clone(), sizes);
+        let placed = self.inner.place((partition, id), payload.array.clone(), sizes)?;
         let (chunk, slot) = (placed.chunk, placed.slot);
         payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
         Ok(placed)
@@ -292,7 +320,9 @@ impl Unit {
 
     /// Puts a closed chunk back whose pieces lie where they are to stay.
     pub(crate) fn adopt(&self, key: Key, chunk: ChunkId, pieces: Vec<(u32, ArrayRef)>, live: bool) {
-        self.inner.chunks.insert(chunk, Arc::new(Chunk::restored(chunk, key, pieces, live)));
+        let restored = Arc::new(Chunk::restored(chunk, key, pieces, live));
+        self.inner.bytes.fetch_add(restored.account().bytes, Ordering::Relaxed);
+        self.inner.chunks.insert(chunk, restored);
     }
 
     /// Holds cells of an adopted chunk for a writer that has not named them yet.
@@ -305,22 +335,28 @@ impl Unit {
 }
 
 impl Inner {
-    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Placed {
+    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Result<Placed, UnitError> {
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
         let bytes = array.get_buffer_memory_size();
         let fits = |chunk: &Arc<Chunk>| chunk.push(&array, bytes, self.capacity, MAX_PIECES);
         let (chunk, slot) = match filling.get(&key).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
             Some(found) => found,
             None => {
-                let id = ChunkId(self.next.fetch_add(1, Ordering::Relaxed));
+                // Under the lock of `filling`: nobody else takes a number in between.
+                let id = ChunkId(self.next.load(Ordering::Relaxed));
+                if id.0 >= self.end {
+                    return Err(UnitError::Exhausted { unit: Unit::number(ChunkId(self.end - 1)) });
+                }
+                self.next.store(id.0 + 1, Ordering::Relaxed);
                 let chunk = Arc::new(Chunk::new(id, key, &array, bytes));
                 self.chunks.insert(id, chunk.clone());
                 filling.insert(key, chunk.clone());
                 (chunk, 0)
             }
         };
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let hold = WriteHold { unit: self.clone(), chunk: chunk.clone() };
-        Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) }
+        Ok(Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) })
     }
 
     /// Removes a chunk that nobody holds.
@@ -329,6 +365,7 @@ impl Inner {
             return;
         }
         self.chunks.remove(&chunk.id);
+        self.bytes.fetch_sub(chunk.account().bytes, Ordering::Relaxed);
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
         if filling.get(&chunk.key).is_some_and(|current| current.id == chunk.id) {
             filling.remove(&chunk.key);
