@@ -405,7 +405,7 @@ impl Simulation {
     fn restart(&mut self, now: u64) {
         let before = Oracle::puts(&self.life.store);
         self.ended.restarts += 1;
-        self.network.cut(&mut self.random);
+        self.network.cut();
         self.guest.forget(&mut self.ended.guests_ended);
         self.drive.fail(None);
         self.mended = None;
