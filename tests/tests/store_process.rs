@@ -214,3 +214,31 @@ fn contradictions_about_the_store_are_refused() {
         assert!(said.contains(expected), "{said}");
     }
 }
+
+#[test]
+fn every_schedule_trains_the_same_bits_over_two_units() {
+    let whole_cycles: &[&str] = &["schedule.use=fully_async", "schedule.lag=0", "schedule.grain=cycle"];
+    for schedule in [&[][..], &["schedule=one_step_off"], whole_cycles] {
+        let (one, two) = (workplace(), workplace());
+        one.succeed("quickstart.yaml", schedule);
+        two.succeed("quickstart.yaml", &[schedule, &["+store={units: 2}"]].concat());
+        assert_same(&one, &two);
+        assert_eq!(losses(&two), losses(&one), "{schedule:?}");
+    }
+}
+
+#[test]
+fn a_store_of_two_units_in_a_process_of_its_own_is_killed_and_trains_the_same_bits() {
+    let (threads, apart) = (workplace(), workplace());
+    threads.succeed("quickstart.yaml", &[STEPS]);
+    let run = start(&apart, &["+store={kind: process, units: 2}", STEPS]);
+    until(|| (steps(&apart) > 1).then_some(()));
+    for _ in 0..2 {
+        let (killed, done) = (store_process(run.id()), steps(&apart));
+        signal("-9", killed);
+        until(|| (store_process(run.id()) != killed && steps(&apart) > done).then_some(()));
+    }
+    let (well, said) = end(run);
+    assert!(well, "{said}");
+    assert_same(&threads, &apart);
+}

@@ -45,7 +45,7 @@
 //! lease.commit(Outputs::new())?;
 //!
 //! // Every declared reader is done: nothing is held any more, and the ledger balances.
-//! assert_eq!(store.unit().stats().total().live, 0);
+//! assert_eq!(store.units().stats().total().live, 0);
 //! assert!(store.with_state(|state, _| state.ledger().iter().all(|entry| entry.balanced()))?);
 //! # Ok::<(), transferqueue::Error>(())
 //! ```

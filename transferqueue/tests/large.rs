@@ -1,4 +1,5 @@
-//! `make snapshot`: a snapshot of 1 GiB, restored into memory and into files, recovered; every byte is compared.
+//! `make snapshot`: a snapshot of 1 GiB, restored into memory (one unit, and three) and stored into the files of two units,
+//! recovered; every byte is compared.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking, and this one tells figures")]
 
@@ -97,7 +98,7 @@ fn a_gigabyte_comes_back_byte_for_byte_from_a_snapshot_and_from_files() {
     let (snapshot, run) = (dir.path().join("snapshot"), dir.path().join("run"));
     let store = Store::create(definition(), Options::default()).unwrap();
     fill(&store);
-    let live = store.unit().stats().total().live;
+    let live = store.units().stats().total().live;
     assert!(live > 1 << 30, "{live} bytes");
     timed("snapshot written", live, || store.snapshot(&snapshot).unwrap());
     drop(store);
@@ -107,11 +108,18 @@ fn a_gigabyte_comes_back_byte_for_byte_from_a_snapshot_and_from_files() {
     let store = timed("restored into memory", live, || Store::restore(&snapshot, Options::default()).unwrap());
     compare(&store);
     drop(store);
-    let lasting = Options { durability: Durability::Process, ..Options::at(&run) };
+    let three = Options { units: 3, ..Options::default() };
+    let store = timed("restored into three units", live, || Store::restore(&snapshot, three).unwrap());
+    let shares: Vec<u64> = store.units().iter().map(|unit| unit.stats().total().live).collect();
+    println!("live bytes of each unit: {shares:?}");
+    assert!(shares.len() == 3 && shares.iter().all(|share| *share > live / 4), "{shares:?}");
+    compare(&store);
+    drop(store);
+    let lasting = Options { durability: Durability::Process, units: 2, ..Options::at(&run) };
     let store = Store::create(definition(), lasting.clone()).unwrap();
     timed("stored into files", live, || fill(&store));
     drop(store);
     let (store, recovered) = timed("recovered from files", live, || Store::recover(&lasting, |_, _, _| {}).unwrap());
-    assert_eq!(recovered.bytes, store.unit().stats().total().live);
+    assert_eq!(recovered.bytes, store.units().stats().total().live);
     compare(&store);
 }

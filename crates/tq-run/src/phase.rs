@@ -122,6 +122,7 @@ impl PhaseRun<'_> {
         let options = Options {
             dir: Some(self.folder.root().to_owned()),
             flush: Flush::Publication,
+            units: asked.units.unwrap_or(1),
             durability: asked.durability,
             arena: Some(self.folder.arena(asked.arena.as_deref())),
             spill: asked.spill.as_ref().map(|spill| self.folder.spill(spill)),

@@ -93,6 +93,9 @@ pub struct Store {
     /// Seconds that the run may wait for bytes which only readers outside it would let go.
     #[serde(default = "patience")]
     pub patience: u64,
+    /// Units that hold the bytes, 1 to 64; `None`: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units: Option<usize>,
     /// What survives when a process is killed.
     #[serde(default)]
     pub durability: Durability,

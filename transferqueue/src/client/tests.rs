@@ -62,18 +62,18 @@ impl Fixture for OverTheWire {
     }
 
     fn committed(&self, chunk: ChunkId) {
-        self.store.unit().committed(chunk);
+        self.store.units().committed(chunk);
     }
 
     fn free(&self, chunk: ChunkId) {
         // The call that named the cells would have let their holds go.
         self.transport.settle().unwrap();
-        self.store.unit().free(chunk);
+        self.store.units().free(chunk);
     }
 
     fn bytes_held(&self) -> u64 {
         self.transport.settle().unwrap();
-        let total = self.store.unit().stats().total();
+        let total = self.store.units().stats().total();
         total.live + total.lingering + total.unsettled + self.remote.bytes_received()
     }
 }
@@ -98,7 +98,7 @@ fn a_run_over_the_wire_ends_as_the_same_run_in_one_process() {
     };
     assert_eq!(weights(remote.session("reader").unwrap()), weights(embedded.session("reader").unwrap()));
     assert_eq!(remote.bytes_received(), 0, "every view is closed");
-    assert_eq!(shared.unit().stats().total().unsettled, 0, "every put is named or let go");
+    assert_eq!(shared.units().stats().total().unsettled, 0, "every put is named or let go");
     assert_eq!(remote.definition(), shared.definition());
     assert_eq!(remote.newest(crate::ModelId(0)).unwrap(), shared.newest(crate::ModelId(0)).unwrap());
 }

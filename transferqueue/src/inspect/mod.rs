@@ -181,7 +181,7 @@ pub fn answer(store: &Store, request: &Request) -> Reply {
                 return peek::peek(store, partition, rows.as_deref(), columns)
                     .map(|peeked| peeked.map_or_else(Reply::Error, Reply::Peek));
             }
-            Request::Units => Reply::Units(vec![UnitView::of(store)?]),
+            Request::Units => Reply::Units(UnitView::all(store)?),
             Request::Health => Reply::Health(Box::new(store.with_state(|state, now| state.health(now))?)),
             Request::Why { partition, row } => {
                 Reply::Why(Box::new(why::why(store, partition.as_deref(), RowId(*row))?))

@@ -43,7 +43,7 @@ pub struct Status {
 
 impl Status {
     pub(super) fn of(store: &Store) -> Result<Self, Error> {
-        let bytes = store.unit().stats().total();
+        let bytes = store.units().stats().total();
         let (transport, stopped) = (store.transport().to_owned(), store.stopped());
         store.with_state(|state, now| {
             let sessions = state.sessions(now);
@@ -77,7 +77,7 @@ pub struct ColumnBytesView {
 }
 
 pub(super) fn columns(store: &Store) -> Result<Vec<ColumnBytesView>, Error> {
-    let stats = store.unit().stats();
+    let stats = store.units().stats();
     store.with_state(|state, _| {
         // The catalog lists each partition's columns in the order of their positions.
         let keys = state.partitions().into_iter().flat_map(|partition| {

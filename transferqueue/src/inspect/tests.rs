@@ -77,7 +77,7 @@ fn peeking_shows_values_and_absent_cells_and_holds_nothing() {
     assert_eq!(peek.rows[2].cells["prompt"].value, serde_json::json!([1, 2]));
     assert_eq!(peek.rows[2].cells["response"].value, serde_json::json!([2, 4]));
     assert!(!peek.rows[3].cells.contains_key("response"));
-    assert_eq!(store.unit().stats().total().pinned, 0);
+    assert_eq!(store.units().stats().total().pinned, 0);
     let wrong = |partition: &str, rows: &str, column: &str| {
         let (partition, rows) = (partition.to_owned(), Some(rows.to_owned()));
         let request = Request::Peek { partition, rows, columns: vec![column.to_owned()] };
@@ -254,7 +254,21 @@ fn units_add_up_to_what_the_columns_say() {
     let sum = |of: &dyn Fn(&ColumnBytesView) -> u64| columns.iter().map(of).sum::<u64>();
     assert_eq!((units[0].chunks, units[0].live), (sum(&|c| c.unit.chunks), sum(&|c| c.unit.live)));
     assert!(units[0].live > 0);
-    assert_eq!(units[0].dead_in_chunk, sum(&|c| c.account.bytes_dead_in_chunk));
+    assert_eq!(units[0].dead_in_chunk, Some(sum(&|c| c.account.bytes_dead_in_chunk)));
+}
+
+#[test]
+fn several_units_are_listed_each_with_its_bytes() {
+    let store = Store::create(training(1), Options { units: 2, ..Options::default() }).unwrap();
+    let session = store.session("feeder").unwrap();
+    testing::feed(&session, 0, 4);
+    let Reply::Units(units) = answer(&store, &Request::Units) else { panic!("units") };
+    let total = store.units().stats().total();
+    assert_eq!(units.iter().map(|unit| unit.unit).collect::<Vec<_>>(), [0, 1]);
+    assert!(units.iter().all(|unit| unit.live > 0 && unit.freed.is_none()), "{units:?}");
+    assert_eq!(units.iter().map(|unit| unit.live).sum::<u64>(), total.live);
+    let table = Reply::Units(units).table();
+    assert_eq!(table.lines().count(), 3, "{table}");
 }
 
 #[test]

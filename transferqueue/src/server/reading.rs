@@ -67,7 +67,7 @@ pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightD
 /// A column under the reader's name, and views of its cells.
 fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec<View>), Error> {
     let description = (service.describe)(pointer.partition)?;
-    let views = service.store.unit().read(pointer.partition, pointer.column, &pointer.runs);
+    let views = service.store.units().read(pointer.partition, pointer.column, &pointer.runs);
     let views = views.map_err(|error| TransportError::of(&pointer.name, error))?;
     let there = description.columns.get(usize::from(pointer.column.0));
     let column = there.ok_or_else(|| TransportError::Travel {

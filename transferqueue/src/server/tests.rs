@@ -75,7 +75,7 @@ impl Client {
     }
 
     fn unsettled(&self) -> u64 {
-        self.world.store.unit().stats().total().unsettled
+        self.world.store.units().stats().total().unsettled
     }
 }
 

@@ -132,7 +132,7 @@ fn place(
     parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
     let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
     let bytes = array.get_buffer_memory_size() as u64;
-    let placed = service.store.unit().write_for(writer, partition, id, column, array);
+    let placed = service.store.units().write_for(writer, partition, id, column, array);
     placed.map(|placed| (placed, bytes)).map_err(TransportError::Unit)
 }
 

@@ -25,13 +25,13 @@ use std::{
 use arrow::error::ArrowError;
 
 pub use manifest::{FileEntry, Manifest, PartitionEntry};
-pub(crate) use read::read;
+pub(crate) use read::{Chunk, read};
 
 use crate::{
     catalog::State,
     cells_file::Live,
     ids::{ChunkId, ColumnId, PartitionId},
-    unit::Unit,
+    unit::Units,
 };
 
 /// Why a snapshot cannot be written or read.
@@ -71,12 +71,12 @@ pub struct Captured {
 
 impl Captured {
     /// Takes a position. Under the catalog's lock: every live chunk is in the unit then.
-    pub(crate) fn take(state: &State, unit: &Unit) -> Self {
+    pub(crate) fn take(state: &State, units: &Units) -> Self {
         let mut columns: BTreeMap<_, BTreeMap<ChunkId, Live>> = BTreeMap::new();
         for run in state.live_cells() {
             let chunks = columns.entry((run.partition, run.column)).or_default();
             let live = chunks.entry(run.chunk).or_insert_with(|| Live {
-                grant: unit.grant(run.chunk).expect("invariant: a chunk with live cells is held by the catalog"),
+                grant: units.grant(run.chunk).expect("invariant: a chunk with live cells is held by the catalog"),
                 slots: Vec::new(),
             });
             live.slots.push((run.slot, run.len));

@@ -140,7 +140,7 @@ fn only_live_cells_are_written() {
         written += reader.map(|batch| batch.unwrap().num_rows() as u64).sum::<u64>();
     }
     assert_eq!(written, live);
-    let held = store.unit().stats().total().cells;
+    let held = store.units().stats().total().cells;
     assert!(held > live, "{held} cells in chunks, dead ones among them, {live} alive");
 }
 
@@ -262,4 +262,31 @@ fn chunk_ids_of_a_new_life_are_new() {
     assert!(old.iter().all(|chunk| *chunk < new), "{new} is among {old:?}");
     let row = Rows::run(RowId(8), 1);
     assert!(restored.read(samples, Some(&row), &["response"]).is_ok());
+}
+
+#[test]
+fn a_snapshot_goes_from_one_unit_to_three_to_two_byte_for_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = half_way(dir.path());
+    let before = contents(&store);
+    let mut taken = dir.path().join("one");
+    store.snapshot(&taken).unwrap();
+    drop(store);
+    for units in [3, 2, 1, 4] {
+        let store = Store::restore(&taken, Options { units, ..Options::default() }).unwrap();
+        assert_eq!(contents(&store), before, "{units} units");
+        let live: Vec<u64> = store.units().iter().map(|unit| unit.stats().total().live).collect();
+        assert!(live.len() == units && live.iter().all(|bytes| *bytes > 0), "{live:?}");
+        // The same position goes on, from these units to the next ones.
+        taken = dir.path().join(format!("after-{units}"));
+        store.snapshot(&taken).unwrap();
+        // What is put from now on lies beside it, under numbers of its own.
+        assert!(testing::step(&store.session("reward").unwrap(), "reward"));
+        assert_eq!(store.units().chunk_ids(), chunks(&store), "{units} units");
+    }
+}
+
+/// The chunks that the catalog names.
+fn chunks(store: &Store) -> std::collections::BTreeSet<ChunkId> {
+    store.with_state(|state, _| state.live_cells().map(|run| run.chunk).collect()).unwrap()
 }

@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     ids::SessionId,
     log::Log,
-    unit::Unit,
+    unit::Units,
 };
 
 type Hook = Box<dyn FnMut(&Publication<'_>) + Send>;
@@ -104,7 +104,7 @@ impl Core {
     /// Lets a record take effect outside the catalog: first the log, then the chunks, so that no byte goes before its end
     /// is written down. A record that cannot be logged breaks the store, since memory and log would tell two stories
     /// from then on.
-    pub(super) fn settle(&mut self, record: &Record, unit: &Unit) -> Result<(), Error> {
+    pub(super) fn settle(&mut self, record: &Record, units: &Units) -> Result<(), Error> {
         if let Some(log) = &mut self.log
             && let Err(error) = log.append(record)
         {
@@ -114,18 +114,18 @@ impl Core {
         for event in &record.events {
             match event {
                 Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
-                    cells.iter().for_each(|cell| unit.committed(cell.chunk));
+                    cells.iter().for_each(|cell| units.committed(cell.chunk));
                 }
                 Event::ChunksFreed { chunks, .. } => {
                     if self.durability == Durability::Host {
                         // Their bytes do not go before the event is on the disk.
-                        let grants = chunks.iter().filter_map(|chunk| unit.grant(*chunk));
+                        let grants = chunks.iter().filter_map(|chunk| units.grant(*chunk));
                         self.freed.extend(grants.map(|grant| (record.seq, Box::new(grant) as _)));
                     }
-                    chunks.iter().for_each(|chunk| unit.free(*chunk));
+                    chunks.iter().for_each(|chunk| units.free(*chunk));
                 }
                 Event::ChunksSpilled { file, chunks, .. } => {
-                    let before = unit.spilled(file, chunks);
+                    let before = units.spilled(file, chunks);
                     if self.durability == Durability::Host {
                         self.freed.push_back((record.seq, Box::new(before)));
                     }
@@ -250,10 +250,10 @@ impl Shared {
             }
         }
         if let Some(record) = &record {
-            core.settle(record, &self.unit)?;
+            core.settle(record, &self.units)?;
             if let Some(consumed) = &published {
                 let Core { catalog, hooks, .. } = &mut *core;
-                let publication = Publication::new(consumed, record, catalog.state(), &self.unit);
+                let publication = Publication::new(consumed, record, catalog.state(), &self.units);
                 hooks.iter_mut().for_each(|hook| hook(&publication));
             }
         }
@@ -311,7 +311,7 @@ impl Shared {
         if self.durability < Durability::Host {
             return Ok(());
         }
-        self.unit.sync().map_err(Error::from).inspect_err(|error| self.break_down(error))
+        self.units.sync().map_err(Error::from).inspect_err(|error| self.break_down(error))
     }
 
     /// Brings everything so far to the disk, bytes before the events that name them; the position behind it.
@@ -321,7 +321,7 @@ impl Shared {
             (core.catalog.state().seq(), core.log.as_ref().map(Log::file))
         };
         // What was written after this moment may come along; what was named before it does.
-        self.unit.sync()?;
+        self.units.sync()?;
         if let Some(log) = log {
             log.sync()?;
         }

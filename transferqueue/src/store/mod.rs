@@ -27,6 +27,7 @@ mod waiters;
 #[cfg(any(test, feature = "fuzzing"))]
 use std::sync::atomic::AtomicU64;
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -61,7 +62,7 @@ use crate::{
     session::{Session, reading},
     snapshot::{self, Captured, Manifest},
     transport::{Local, Transport},
-    unit::Unit,
+    unit::{Unit, Units, units},
 };
 
 /// A store; clones share it. The last clone (sessions hold one each) stops its ticker.
@@ -76,7 +77,7 @@ pub struct Store {
 struct Shared {
     core: Mutex<Core>,
     definition: Arc<Definition>,
-    unit: Unit,
+    units: Units,
     transport: Arc<dyn Transport>,
     waiters: Waiters,
     flusher: Flusher,
@@ -91,7 +92,7 @@ struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // What sessions of other processes hold is theirs in the next life, too: it stays in the files.
-        self.unit.close();
+        self.units.close();
     }
 }
 
@@ -117,15 +118,16 @@ impl Store {
         let log = options.begin_log(&ground)?;
         let incarnation = options.incarnation.unwrap_or_else(options::random);
         let (catalog, first) = Catalog::create(definition, incarnation, ground.clock.now())?;
-        let unit = options.unit(&ground, incarnation, 0)?;
+        let units = Units::over(options.units(&ground, incarnation, 0)?, HashMap::new());
         let mut core = Core::new(catalog, log, options.durability);
-        core.settle(&first, &unit)?;
-        let store = Self::open(core, unit, ground.clock, options);
+        core.settle(&first, &units)?;
+        let store = Self::open(core, units, ground.clock, options);
         store.shared.begun()?;
         Ok(store)
     }
 
-    /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. With a log folder
+    /// A store that goes on from a snapshot: leases return, sessions end, a new lineage begins. It has as many units as
+    /// `options` say, however many had the store that the snapshot was taken of; chunks are shared out by their bytes. With a log folder
     /// (the same as before or a fresh one), events go on in a new segment.
     ///
     /// # Errors
@@ -144,26 +146,23 @@ impl Store {
         let (catalog, first) = Catalog::restore(taken.state, ground.clock.now());
         let state = catalog.state();
         let lives = taken.chunks.iter().map(|chunk| Unit::life(chunk.id) + 1).max().unwrap_or_default();
-        let unit = options.unit(&ground, state.incarnation, lives.max(state.lineage()))?;
-        for chunk in taken.chunks {
-            let description = state.describe(chunk.key.0)?;
-            unit.restore(chunk.key, &description.columns[usize::from(chunk.key.1.0)], chunk.id, chunk.pieces)?;
-        }
+        let empty = options.units(&ground, state.incarnation, lives.max(state.lineage()))?;
+        let units = units::restore(state, empty, taken.chunks)?;
         let mut core = Core::new(catalog, log, options.durability);
-        core.settle(&first, &unit)?;
-        let store = Self::open(core, unit, ground.clock, &options);
+        core.settle(&first, &units)?;
+        let store = Self::open(core, units, ground.clock, &options);
         store.shared.begun()?;
         Ok(store.ticking())
     }
 
-    fn open(core: Core, unit: Unit, clock: Clock, options: &Options) -> Self {
+    fn open(core: Core, units: Units, clock: Clock, options: &Options) -> Self {
         let durability = core.durability;
         let definition = Arc::new(core.catalog.state().definition().clone());
-        let transport = Arc::new(Local::new(unit.clone()));
+        let transport = Arc::new(Local::new(units.clone()));
         let shared = Arc::new(Shared {
             core: Mutex::new(core),
             definition,
-            unit,
+            units,
             transport,
             waiters: Waiters::default(),
             flusher: Flusher::default(),
@@ -250,7 +249,7 @@ impl Store {
     /// [`Error::Broken`].
     pub fn capture(&self) -> Result<Captured, Error> {
         let core = self.shared.lock()?;
-        Ok(Captured::take(core.catalog.state(), &self.shared.unit))
+        Ok(Captured::take(core.catalog.state(), &self.shared.units))
     }
 
     /// Writes a snapshot of this moment to a folder that does not exist yet; workers go on meanwhile.
@@ -269,9 +268,9 @@ impl Store {
         reading::fresh(self, &*self.shared.transport, |id| self.describe(id), partition, rows, columns)
     }
 
-    /// The unit that holds the bytes.
-    pub fn unit(&self) -> &Unit {
-        &self.shared.unit
+    /// The units that hold the bytes.
+    pub fn units(&self) -> &Units {
+        &self.shared.units
     }
 
     /// How bytes travel.

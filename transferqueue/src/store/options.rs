@@ -13,7 +13,10 @@ use crate::{
     disk::{self, Disk},
     error::Error,
     log::{Flush, Log, Policy},
-    unit::{Spills, Unit, arena::Arena},
+    unit::{
+        Spills, Unit, Units,
+        arena::{Arena, ArenaError, Found},
+    },
 };
 
 /// What survives the end of the store's process.
@@ -29,6 +32,9 @@ pub enum Durability {
     /// The same when the machine goes down: a call is answered once its event and bytes are on the disk.
     Host,
 }
+
+/// Folders of several units' arenas begin with this.
+const UNIT: &str = "unit_";
 
 /// How a store is set up. Every field has a default: in memory alone, no event log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +58,9 @@ pub struct Options {
     pub spill: Option<PathBuf>,
     /// How long the run may wait for bytes that only readers outside it will let go, in milliseconds, before it is stopped.
     pub starved_ms: u64,
+    /// Units that hold the bytes, each with an arena of its own: 1 to 64. Those of a store that is recovered are as many as
+    /// it had; a snapshot is restored into any number.
+    pub units: usize,
     /// Bytes after which a chunk takes no more cells.
     pub chunk_bytes: usize,
     /// Tells pointers of this catalog from those of others. `None`: random.
@@ -69,6 +78,7 @@ impl Default for Options {
             arena_segment_bytes: 16 << 20,
             spill: None,
             starved_ms: 60_000,
+            units: 1,
             chunk_bytes: 256 << 10,
             incarnation: None,
         }
@@ -116,24 +126,81 @@ impl Options {
         Ok(self.arena.clone().unwrap_or_else(|| dir.join("arena")))
     }
 
-    /// The unit of a store that begins or is restored: an empty one.
-    pub(super) fn unit(&self, ground: &Ground, incarnation: u64, life: u64) -> Result<Unit, Error> {
-        let arena = match self.durability {
-            Durability::None => None,
-            _ => {
-                let (disk, dir) = (ground.disk.clone(), self.arena_dir()?);
-                Some(Arena::create(disk, &dir, self.arena_segment_bytes, incarnation)?)
-            }
-        };
-        let unit = Unit::over(arena, self.spills(|_| false)?, self.chunk_bytes, life);
-        unit.go_on();
-        Ok(unit)
+    /// The folder of each unit's arena: `arena/` itself when there is one, else `arena/unit_0/`, `arena/unit_1/`, …
+    fn arenas(&self, units: usize) -> Result<Vec<PathBuf>, Error> {
+        let dir = self.arena_dir()?;
+        let part = |number| dir.join(format!("{UNIT}{number}"));
+        Ok(if units == 1 { vec![dir] } else { (0..units).map(part).collect() })
     }
 
-    /// Where cells go that leave memory. Of the files there those stay that are `known`.
-    pub(super) fn spills(&self, known: impl Fn(u64) -> bool) -> Result<Option<Spills>, Error> {
+    /// How many units an earlier store has left arenas of; 0 when there are none.
+    pub(super) fn units_left(&self) -> Result<usize, Error> {
+        if Arena::is_there(&self.arena_dir()?) {
+            return Ok(1);
+        }
+        let parts = self.arenas(Units::MAX)?;
+        Ok(parts.iter().take_while(|part| Arena::is_there(part)).count())
+    }
+
+    fn check_units(&self, life: u64) -> Result<(), Error> {
+        let (most, found) = (Units::MAX, self.units);
+        if !(1..=most).contains(&found) {
+            return Err(Error::Options { what: format!("a store has 1 to {most} units; found `units: {found}`") });
+        }
+        if life >= Unit::LIVES {
+            let most = Unit::LIVES;
+            let what = format!("this is life {life} of the store, chunk numbers tell {most} apart; begin a new run");
+            return Err(Error::Options { what });
+        }
+        Ok(())
+    }
+
+    /// The units of a store that begins or is restored: empty ones. What an earlier store has left is deleted, however many
+    /// units it had.
+    pub(super) fn units(&self, ground: &Ground, incarnation: u64, life: u64) -> Result<Vec<Unit>, Error> {
+        self.check_units(life)?;
+        let spills = self.spills(|_| false)?;
+        spills.iter().for_each(|spills| spills.go_on());
+        if self.durability == Durability::None {
+            let empty = |number| Unit::over(None, spills.clone(), self.chunk_bytes, life, number);
+            return Ok((0..self.units).map(empty).collect());
+        }
+        let dirs = self.arenas(self.units)?;
+        for former in [self.arena_dir()?].into_iter().chain(self.arenas(Units::MAX)?) {
+            if !dirs.contains(&former) {
+                Arena::delete(&former)?;
+            }
+        }
+        let empty = |(number, dir): (usize, PathBuf)| {
+            let arena = Arena::create(ground.disk.clone(), &dir, self.arena_segment_bytes, incarnation)?;
+            Ok(Unit::over(Some(arena), spills.clone(), self.chunk_bytes, life, number))
+        };
+        dirs.into_iter().enumerate().map(empty).collect()
+    }
+
+    /// The arenas of a store that goes on, with what lies in each.
+    pub(super) fn open_arenas(&self, ground: &Ground) -> Result<Vec<(Arena, Vec<Found>)>, Error> {
+        self.check_units(0)?;
+        let (dir, found, expected) = (self.arena_dir()?, self.units_left()?, self.units);
+        if found == 0 {
+            return Err(ArenaError::Missing { path: dir }.into());
+        }
+        if found != expected {
+            let what = format!(
+                "the store that was left in {} has {found} units, found `units: {expected}`; \
+                 recover it with `units: {found}`, or restore a snapshot of it into {expected}",
+                dir.display()
+            );
+            return Err(Error::Options { what });
+        }
+        let open = |dir: PathBuf| Ok(Arena::open(ground.disk.clone(), &dir, self.arena_segment_bytes)?);
+        self.arenas(found)?.into_iter().map(open).collect()
+    }
+
+    /// Where cells of all units go that leave memory. Of the files there those stay that are `known`.
+    pub(super) fn spills(&self, known: impl Fn(u64) -> bool) -> Result<Option<Arc<Spills>>, Error> {
         let durable = self.durability == Durability::Host;
-        Ok(self.spill.as_ref().map(|dir| Spills::open(dir, durable, known)).transpose()?)
+        Ok(self.spill.as_ref().map(|dir| Spills::open(dir, durable, known).map(Arc::new)).transpose()?)
     }
 
     /// A log that begins, where one is wanted.

@@ -3,7 +3,7 @@
 use crate::{
     catalog::{Publication as Consumed, State, event::Record},
     snapshot::Captured,
-    unit::Unit,
+    unit::Units,
 };
 
 /// A publication, seen by a hook in the moment it happens.
@@ -14,16 +14,16 @@ pub struct Publication<'a> {
     pub record: &'a Record,
     /// The state right after it.
     pub state: &'a State,
-    unit: &'a Unit,
+    units: &'a Units,
 }
 
 impl<'a> Publication<'a> {
-    pub(super) fn new(consumed: &'a Consumed, record: &'a Record, state: &'a State, unit: &'a Unit) -> Self {
-        Self { consumed, record, state, unit }
+    pub(super) fn new(consumed: &'a Consumed, record: &'a Record, state: &'a State, units: &'a Units) -> Self {
+        Self { consumed, record, state, units }
     }
 
     /// Exactly this position, to be written as a snapshot by another thread.
     pub fn capture(&self) -> Captured {
-        Captured::take(self.state, self.unit)
+        Captured::take(self.state, self.units)
     }
 }

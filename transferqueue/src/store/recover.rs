@@ -3,7 +3,7 @@
 //! Sessions of other processes live on. Each may send its last call again and gets the answer it did not hear; cells it
 //! had put and not named are held for it again. Sessions of the process that ended go, and what they held returns.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
     Options, Store,
@@ -22,8 +22,8 @@ use crate::{
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     log::{self, Log, Torn},
     unit::{
-        SpillError, Unit,
-        arena::{Arena, ArenaError, Found},
+        self, SpillError, Unit, Units,
+        arena::{ArenaError, Found},
     },
 };
 
@@ -45,8 +45,8 @@ pub struct Recovered {
 impl Store {
     /// Whether an earlier store has left a log and bytes in the folders of `options`, to be recovered.
     pub fn is_left(options: &Options) -> bool {
-        let (Some(dir), Ok(arena)) = (options.events(), options.arena_dir()) else { return false };
-        Arena::is_there(&arena) && log::read(&dir).is_ok_and(|mut records| matches!(records.next(), Some(Ok(_))))
+        let (Some(dir), Ok(units)) = (options.events(), options.units_left()) else { return false };
+        units > 0 && log::read(&dir).is_ok_and(|mut records| matches!(records.next(), Some(Ok(_))))
     }
 
     /// Goes on where an earlier store with [`Durability::Process`](super::Durability::Process) or more ended, however it
@@ -54,7 +54,7 @@ impl Store {
     /// after it), so that whoever keeps a record of them may close a gap.
     ///
     /// # Errors
-    /// [`Error::Log`] and [`Error::Arena`] by file, when what is needed is damaged, foreign or not there: nothing wrong is
+    /// [`Error::Options`] when `options` ask for another number of units than the store had. [`Error::Log`] and [`Error::Arena`] by file, when what is needed is damaged, foreign or not there: nothing wrong is
     /// ever served. The last snapshot is the way on then ([`Store::restore`]).
     pub fn recover(
         options: &Options,
@@ -71,7 +71,12 @@ impl Store {
         mut replayed: impl FnMut(&Publication, &Record, &State),
     ) -> Result<(Self, Recovered), Error> {
         let dir = options.lasting()?.join("events");
-        let (arena, found) = Arena::open(ground.disk.clone(), &options.arena_dir()?, options.arena_segment_bytes)?;
+        let mut arenas = options.open_arenas(&ground)?;
+        let found: Vec<(usize, Found)> = arenas
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(unit, (_, found))| std::mem::take(found).into_iter().map(move |found| (unit, found)))
+            .collect();
         let mut named = Named::of(&found);
         let mut resume = || {
             let (log, torn) = Log::resume(&dir, options.policy(&ground))?;
@@ -81,21 +86,25 @@ impl Store {
                     replayed(published, record, state);
                 }
             })?;
-            arena.is_of(catalog.state().incarnation)?;
+            arenas.iter().try_for_each(|(arena, _)| arena.is_of(catalog.state().incarnation))?;
             Ok::<_, Error>((log, torn, catalog))
         };
         let (log, torn, mut catalog) = resume()?;
         catalog.go_on();
-        let life = found.iter().map(|found| found.entry.chunk).chain(named.last).map(Unit::life).max();
+        let life = found.iter().map(|(_, found)| found.entry.chunk).chain(named.last).map(Unit::life).max();
+        let life = life.map_or(0, |life| life + 1);
         let files = |number| catalog.state().tables.values().any(|table| table.spills.contains_key(&number));
-        let spills = options.spills(files)?;
-        let unit = Unit::over(Some(arena), spills, options.chunk_bytes, life.map_or(0, |life| life + 1));
+        let (sizes, spills) = (options.chunk_bytes, options.spills(files)?);
+        let arenas = arenas.into_iter().map(|(arena, _)| Some(arena)).enumerate();
+        let over = |(number, arena)| Unit::over(arena, spills.clone(), sizes, life, number);
+        let empty: Vec<Unit> = arenas.map(over).collect();
         let (seq, sessions) = (catalog.state().seq(), catalog.state().sessions.values().filter(|s| !s.here).count());
         let here: Vec<SessionId> =
             catalog.state().sessions.iter().filter(|(_, session)| session.here).map(|(&id, _)| id).collect();
-        let Adopted { puts, used } = adopt(catalog.state(), &unit, found, &named, options)?;
-        unit.go_on();
-        // With them goes what nobody needs any more.
+        let Adopted { puts, moved, used } = adopt(catalog.state(), &empty, found, &named, options)?;
+        let units = Units::over(empty, moved);
+        // Only now may anything go, and with it what nobody needs any more.
+        units.go_on();
         drop(used);
         let held = puts.len();
         let mut core = Core::new(catalog, Some(log), options.durability);
@@ -103,12 +112,12 @@ impl Store {
             // Whatever is over the limit was not held before either.
             drop(core.held.put(session, number, cells));
         }
-        let store = Self::open(core, unit, ground.clock, options);
+        let store = Self::open(core, units, ground.clock, options);
         // The clock begins anew: whoever holds something has its full time again.
         for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
             store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command }, false)?;
         }
-        let bytes = store.unit().stats().total().live;
+        let bytes = store.units().stats().total().live;
         Ok((store, Recovered { seq, bytes, sessions, held, torn }))
     }
 }
@@ -124,8 +133,8 @@ struct Named {
 }
 
 impl Named {
-    fn of(found: &[Found]) -> Self {
-        Self { chunks: found.iter().map(|found| found.entry.chunk).collect(), ..Self::default() }
+    fn of(found: &[(usize, Found)]) -> Self {
+        Self { chunks: found.iter().map(|(_, found)| found.entry.chunk).collect(), ..Self::default() }
     }
 
     fn read(&mut self, record: &Record) {
@@ -159,42 +168,59 @@ impl Named {
 /// Runs of live cells of a chunk, as `(first slot, length)`.
 type Runs = Vec<(u32, u32)>;
 
-/// What came of an arena's payloads.
+/// What came of the arenas' payloads.
 struct Adopted {
-    /// Puts that live sessions have not named yet.
+    /// Puts that live sessions have not named yet: of which session, its number, the cells.
     puts: Vec<(SessionId, u64, Cells)>,
+    /// Chunks that lie elsewhere than their numbers say.
+    moved: HashMap<ChunkId, usize>,
     /// All payloads.
     used: Vec<Found>,
 }
 
-/// Gives the unit what still counts of the arena.
-fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: &Options) -> Result<Adopted, Error> {
+/// Gives each unit what still counts of its arena.
+fn adopt(
+    state: &State,
+    units: &[Unit],
+    found: Vec<(usize, Found)>,
+    named: &Named,
+    options: &Options,
+) -> Result<Adopted, Error> {
     let mut live: BTreeMap<ChunkId, Runs> = BTreeMap::new();
     for run in state.live_cells() {
         live.entry(run.chunk).or_default().push((run.slot, run.len));
     }
     live.values_mut().for_each(join);
-    let spilled = adopt_spilled(state, unit, &mut live, options)?;
+    let mut moved = HashMap::new();
+    let spilled = adopt_spilled(state, units, &mut live, &mut moved, options)?;
     // Cells that are open are referred to, too, and are no live ones yet.
     let referred: BTreeSet<ChunkId> = state.tables.values().flat_map(|table| table.pages.run_chunks()).collect();
-    let mut chunks: BTreeMap<ChunkId, Vec<Found>> = BTreeMap::new();
-    for found in found {
-        chunks.entry(found.entry.chunk).or_default().push(found);
+    let mut chunks: BTreeMap<ChunkId, (usize, Vec<Found>)> = BTreeMap::new();
+    for (unit, found) in found {
+        let chunk = found.entry.chunk;
+        let (home, payloads) = chunks.entry(chunk).or_insert_with(|| (unit, Vec::new()));
+        if *home != unit {
+            let (path, home) = (options.arena_dir()?, *home);
+            let found = format!("chunk {chunk} lies in the arenas of unit {home} and of unit {unit}");
+            return Err(ArenaError::Damaged { path, found }.into());
+        }
+        payloads.push(found);
     }
     // A copy of a put that came after the put was named is nobody's.
     let finished: BTreeSet<(SessionId, u64)> = chunks
         .values()
-        .flatten()
+        .flat_map(|(_, payloads)| payloads)
         .filter(|found| named.has(found.entry.chunk, found.entry.slot, found.entry.place.rows))
         .filter_map(|found| found.entry.writer)
         .collect();
     let (mut puts, mut used) = (Vec::new(), Vec::new());
-    for (chunk, mut payloads) in chunks {
+    for (chunk, (at, mut payloads)) in chunks {
         if spilled.contains(&chunk) {
             // What was left of it when the file took its place.
             used.extend(payloads);
             continue;
         }
+        let unit = &units[at];
         payloads.sort_unstable_by_key(|found| found.entry.slot);
         let runs = live.remove(&chunk).unwrap_or_default();
         let (mut pieces, mut waiting, mut missing) = (Vec::new(), Vec::new(), runs.clone());
@@ -215,7 +241,7 @@ fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: 
                 Err(_) => continue,
             };
             if let Some((session, number)) = writer {
-                let sizes = arrow_map::sizes(column, &array).map_err(crate::unit::UnitError::from)?;
+                let sizes = arrow_map::sizes(column, &array).map_err(unit::UnitError::from)?;
                 let (rows, bytes) = (u64::from(entry.place.rows), array.get_buffer_memory_size() as u64);
                 waiting.push((session, number, (entry.slot, rows, bytes), sizes));
             }
@@ -227,6 +253,7 @@ fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: 
             return Err(lost(options, chunk, *slot, *len));
         }
         let Some(key) = key else { continue };
+        unit::units::note(&mut moved, chunk, at);
         unit.adopt(key, chunk, pieces, referred.contains(&chunk));
         for (session, number, (slot, rows, bytes), sizes) in waiting {
             let placed = unit.hold(chunk, slot, sizes);
@@ -235,15 +262,16 @@ fn adopt(state: &State, unit: &Unit, found: Vec<Found>, named: &Named, options: 
     }
     match live.first_key_value() {
         Some((chunk, runs)) => Err(lost(options, *chunk, runs[0].0, runs[0].1)),
-        None => Ok(Adopted { puts, used }),
+        None => Ok(Adopted { puts, moved, used }),
     }
 }
 
-/// Gives the unit what lies in spill files: which chunks.
+/// Gives units what lies in spill files, each chunk to the one that made it while there is such a one: which chunks.
 fn adopt_spilled(
     state: &State,
-    unit: &Unit,
+    units: &[Unit],
     live: &mut BTreeMap<ChunkId, Runs>,
+    moved: &mut HashMap<ChunkId, usize>,
     options: &Options,
 ) -> Result<BTreeSet<ChunkId>, Error> {
     let mut adopted = BTreeSet::new();
@@ -259,15 +287,22 @@ fn adopt_spilled(
             let column = spill.chunks.iter().find_map(|chunk| Some(table.chunks.get(chunk)?.column));
             let Some(column) = column else { continue };
             let (key, def) = ((partition, ColumnId(column)), &table.fields[usize::from(column)].def);
-            for (chunk, runs) in unit.adopt_file(key, def, spill.file, |chunk| spill.chunks.contains(&chunk))? {
+            for (chunk, pieces) in units[0].find_spilled(def, spill.file)? {
+                if !spill.chunks.contains(&chunk) {
+                    continue;
+                }
                 let mut missing = live.remove(&chunk).unwrap_or_default();
-                for (slot, len) in runs {
-                    take(&mut missing, slot, len);
+                for (slot, array) in pieces.pieces() {
+                    take(&mut missing, *slot, array.len() as u32);
                 }
                 if let Some((slot, len)) = missing.first() {
                     let found = format!("no cells {slot}..{} of chunk {chunk}, which are live", slot + len);
                     return Err(SpillError::Damaged { path: dir.clone(), found }.into());
                 }
+                let number = Unit::number(chunk);
+                let at = if number < units.len() { number } else { 0 };
+                units[at].adopt_spilled(key, chunk, pieces);
+                unit::units::note(moved, chunk, at);
                 adopted.insert(chunk);
             }
         }

@@ -127,17 +127,17 @@ impl Shared {
             let closed = |cold: Cold| {
                 let column =
                     state.describe(cold.partition).ok()?.columns.into_iter().nth(usize::from(cold.column.0))?;
-                let chunks = self.unit.close_chunks(&cold.chunks);
+                let chunks = self.units.close_chunks(&cold.chunks);
                 (!chunks.is_empty()).then_some((cold.partition, column, chunks))
             };
             state.cold(state.short_of()).into_iter().filter_map(closed).collect()
         };
         for (partition, column, chunks) in cold {
-            let Some(file) = self.unit.write_out(&column, &chunks)? else { continue };
+            let Some(file) = self.units.write_out(&column, &chunks)? else { continue };
             let command = Command::Spill { partition, file, chunks: chunks.into_keys().collect() };
             let told = self.attempt(Sender::Here(None), &mut Request { caller: None, command }, false);
             // Chunks that were freed meanwhile are not in the event, and a file without any was for nothing.
-            self.unit.forget_file(file.number);
+            self.units.forget_file(file.number);
             told?;
         }
         Ok(())

@@ -67,7 +67,7 @@ fn work(lease: crate::Lease) {
 }
 
 fn held(store: &Store) -> u64 {
-    let total = store.unit().stats().total();
+    let total = store.units().stats().total();
     total.live + total.pinned + total.unsettled + total.open
 }
 
@@ -209,7 +209,7 @@ fn a_closed_sessions_leases_return_and_its_late_results_are_refused() {
     let error = late.commit(Outputs::new().dense("square", [1i64]).ragged::<f32>("trace", [[]])).unwrap_err();
     assert!(matches!(error, Error::Refused(_)) && error.to_string().contains("ended"), "{error}");
     work(again);
-    assert_eq!(store.unit().stats().total().unsettled, 0, "refused bytes are gone");
+    assert_eq!(store.units().stats().total().unsettled, 0, "refused bytes are gone");
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn outputs_are_checked_by_column_and_a_refused_commit_changes_nothing() {
     for (outputs, expected) in cases {
         let error = leased.commit_rows(&rows, outputs).unwrap_err().to_string();
         assert!(error.contains(expected), "{error} should contain {expected}");
-        assert_eq!((leased.rows(), store.unit().stats().total().unsettled), (&rows, 0));
+        assert_eq!((leased.rows(), store.units().stats().total().unsettled), (&rows, 0));
     }
     let unread = leased.batch_of(&["trace"]).unwrap_err().to_string();
     assert!(unread.contains("`trace`") && unread.contains("not sealed"), "{unread}");
@@ -320,7 +320,7 @@ fn appended_cells_are_sealed_by_the_commit_of_their_row_and_forgotten_with_the_l
     leased.append(RowId(1), "trace", &[1.0f32]).unwrap();
     leased.append(RowId(0), "trace", &[5.0f32]).unwrap();
     leased.append(RowId(1), "trace", &[2.0f32, 3.0]).unwrap();
-    assert_eq!(store.unit().stats().total().open, 16);
+    assert_eq!(store.units().stats().total().open, 16);
     let wrong = leased.append(RowId(0), "trace", &[1i64]).unwrap_err().to_string();
     assert!(wrong.contains("`trace` is ragged f32, the output is ragged i64"), "{wrong}");
     let dense = leased.append(RowId(0), "square", &[1i64]).unwrap_err().to_string();
@@ -328,11 +328,11 @@ fn appended_cells_are_sealed_by_the_commit_of_their_row_and_forgotten_with_the_l
     let both = Outputs::new().dense("square", [4i64]).ragged::<f32>("trace", [[0.0]]);
     assert!(leased.commit_rows(&one_row(1), both).unwrap_err().to_string().contains("use one of the two"));
     leased.commit_rows(&one_row(1), Outputs::new().dense("square", [4i64])).unwrap();
-    assert_eq!(store.unit().stats().total().open, 4);
+    assert_eq!(store.units().stats().total().open, 4);
     let checking = lease(&session, "check", 1);
     assert_eq!(checking.batch().unwrap().ragged::<f32>("trace").unwrap().row(0), [1.0, 2.0, 3.0]);
     drop(leased);
-    assert_eq!(store.unit().stats().total().open, 0);
+    assert_eq!(store.units().stats().total().open, 0);
     work(lease(&session, "work", 1));
 }
 
@@ -428,7 +428,7 @@ fn a_training_run_publishes_and_frees_all_but_the_weights() {
     let pinned = session.pin("policy", None, soon()).unwrap();
     assert_eq!(pinned.version().version, 3);
     assert_eq!(pinned.read(&["data"]).unwrap().binary("data").unwrap().row(0), b"weights 3");
-    let weights = store.unit().stats();
+    let weights = store.units().stats();
     let samples = session.partition("samples").unwrap();
     assert!(weights.columns.keys().all(|(partition, _)| *partition != samples), "{weights:?}");
 }

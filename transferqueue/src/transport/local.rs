@@ -6,19 +6,19 @@ use super::{Placed, Target, Transport, TransportError, View};
 use crate::{
     catalog::command::ColumnRef,
     ids::{ColumnId, PartitionId},
-    unit::{OpenCell, Unit},
+    unit::{OpenCell, Units},
 };
 
-/// The transport to a unit in this process.
+/// The transport to units in this process.
 #[derive(Clone)]
 pub struct Local {
-    unit: Unit,
+    units: Units,
 }
 
 impl Local {
-    /// To and from this unit.
-    pub fn new(unit: Unit) -> Self {
-        Self { unit }
+    /// To and from these units, or this one.
+    pub fn new(units: impl Into<Units>) -> Self {
+        Self { units: units.into() }
     }
 }
 
@@ -28,16 +28,16 @@ impl Transport for Local {
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        self.unit.write(target.partition, target.id, target.column, array).map_err(TransportError::Unit)
+        self.units.write(target.partition, target.id, target.column, array).map_err(TransportError::Unit)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
-        let views = self.unit.read(pointer.partition, pointer.column, &pointer.runs);
+        let views = self.units.read(pointer.partition, pointer.column, &pointer.runs);
         views.map_err(|error| TransportError::of(&pointer.name, error))
     }
 
     fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {
-        self.unit.open(partition, id)
+        self.units.open(partition, id)
     }
 }
 
@@ -49,15 +49,15 @@ mod tests {
         transport::conformance::{self, Fixture},
     };
 
-    struct InProcess {
-        unit: Unit,
+    struct InProcess<const UNITS: usize> {
+        units: Units,
         transport: Local,
     }
 
-    impl Fixture for InProcess {
+    impl<const UNITS: usize> Fixture for InProcess<UNITS> {
         fn new(capacity: usize) -> Self {
-            let unit = Unit::new(capacity, 0);
-            Self { transport: Local::new(unit.clone()), unit }
+            let units = Units::new(UNITS, capacity, 0);
+            Self { transport: Local::new(units.clone()), units }
         }
 
         fn transport(&self) -> &dyn Transport {
@@ -65,27 +65,33 @@ mod tests {
         }
 
         fn committed(&self, chunk: ChunkId) {
-            self.unit.committed(chunk);
+            self.units.committed(chunk);
         }
 
         fn free(&self, chunk: ChunkId) {
-            self.unit.free(chunk);
+            self.units.free(chunk);
         }
 
         fn bytes_held(&self) -> u64 {
-            let total = self.unit.stats().total();
+            let total = self.units.stats().total();
             total.live + total.lingering + total.unsettled
         }
     }
 
-    conformance::suite!(InProcess);
+    conformance::suite!(InProcess<1>);
+
+    mod several {
+        use super::*;
+
+        conformance::suite!(InProcess<3>);
+    }
 
     #[test]
     fn a_get_points_at_the_very_bytes_that_were_put() {
         use std::sync::Arc;
 
         use crate::{arrow_map, catalog::command::CellRun, ids::*, schema::*};
-        let fixture = InProcess::new(1 << 20);
+        let fixture = InProcess::<1>::new(1 << 20);
         let column = Column::new("x", Kind::Dense { dtype: Dtype::F32, shape: vec![] });
         let mut values = arrow::buffer::MutableBuffer::new(0);
         values.extend_from_slice(&[1f32, 2.0, 3.0]);

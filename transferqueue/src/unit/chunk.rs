@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef};
 
 use super::{
     Key,
-    spill::{Held, Pieces},
+    spill::{Held, InFile, Pieces},
 };
 use crate::ids::ChunkId;
 
@@ -160,7 +160,7 @@ impl Chunk {
     }
 
     /// Its live cells lie in a file from now on; what they were views of before.
-    pub(super) fn spilled(&self, pieces: Pieces, file: Arc<Held>) -> Vec<ArrayRef> {
+    pub(super) fn spill(&self, InFile { pieces, file }: InFile) -> Vec<ArrayRef> {
         let mut state = self.lock();
         let (bytes, pieces) = shown(pieces);
         (state.bytes, state.spill) = (bytes, Some(file));
@@ -174,6 +174,12 @@ impl Chunk {
         let leaves = !state.live && state.grants == 0 && state.writes == 0 && !state.retired;
         state.retired |= leaves;
         leaves
+    }
+
+    /// Bytes that it holds in memory.
+    pub(super) fn memory(&self) -> u64 {
+        let state = self.lock();
+        if state.spill.is_some() { 0 } else { state.bytes as u64 }
     }
 
     pub(super) fn account(&self) -> Account {

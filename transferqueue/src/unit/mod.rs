@@ -29,6 +29,7 @@ mod spill;
 mod stats;
 #[cfg(test)]
 mod tests;
+pub(crate) mod units;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,12 +42,13 @@ use std::{
 use arrow::array::ArrayRef;
 use dashmap::DashMap;
 
-pub(crate) use self::spill::Spills;
+pub(crate) use self::spill::{InFile, Spills};
 pub use self::{
     arena::ArenaError,
     open::OpenCell,
     spill::SpillError,
     stats::{ColumnBytes, Stats},
+    units::Units,
 };
 use self::{
     arena::{Arena, Entry, StoreError},
@@ -55,7 +57,6 @@ use self::{
 use crate::{
     arrow_map::{self, MapError},
     catalog::command::{CellRun, Sizes, SpillFile},
-    cells_file::{self, Live},
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     schema::Column,
     transport::{Placed, View},
@@ -79,6 +80,9 @@ pub enum UnitError {
     /// The array does not fit the column.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// Every chunk number of this life is taken.
+    #[error("unit {unit} has given {} chunk numbers in this life of the store, as many as there are; start the store again, or with more units", 1_u64 << NUMBER_BITS)]
+    Exhausted { unit: usize },
     /// There is no room for the bytes where they are to be kept.
     #[error(transparent)]
     Arena(#[from] ArenaError),
@@ -103,10 +107,14 @@ pub(crate) struct Inner {
     filling: Mutex<HashMap<Key, Arc<Chunk>>>,
     /// Bytes of open cells.
     open: Mutex<HashMap<Key, u64>>,
+    /// Number of the next chunk, its life and unit included, and the first one that is not this unit's any more.
     next: AtomicU64,
+    end: u64,
+    /// Of all chunks that are there.
+    bytes: AtomicU64,
     capacity: usize,
     /// Where cells go that leave memory, if they may.
-    spills: Option<Spills>,
+    spills: Option<Arc<Spills>>,
     /// Where bytes are kept beyond this process, if they are. The last field: chunks go before it closes.
     arena: Option<Arena>,
 }
@@ -122,7 +130,7 @@ impl Inner {
     fn close(&self) {
         if let Some(arena) = &self.arena {
             arena.close();
-            self.spills.iter().for_each(Spills::keep);
+            self.spills.iter().for_each(|spills| spills.keep());
         }
     }
 }
@@ -139,23 +147,36 @@ pub struct Unit {
 /// Pieces of one chunk at most: single-row writes close a chunk by number before they close it by bytes.
 const MAX_PIECES: usize = 1024;
 
-/// Chunk ids of one life of a store: the lineage in the upper bits keeps them apart from those of former lives.
+/// A chunk's number: the life of the store in the upper 24 bits, so that none is given twice; below it the unit that made
+/// the chunk; below that a count. (A store of one unit numbers as it did before there were several.)
 const LIFE_BITS: u32 = 40;
+const UNIT_BITS: u32 = 6;
+const NUMBER_BITS: u32 = LIFE_BITS - UNIT_BITS;
 
 impl Unit {
     /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
     /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
     pub fn new(capacity: usize, life: u64) -> Self {
-        Self::over(None, None, capacity, life)
+        Self::over(None, None, capacity, life, 0)
     }
 
-    /// A unit whose bytes lie in an arena, or may leave memory for files.
-    pub(crate) fn over(arena: Option<Arena>, spills: Option<Spills>, capacity: usize, life: u64) -> Self {
+    /// A unit whose bytes lie in an arena, if one is given, and may leave memory for files, if there are; `number` tells it
+    /// from the other units of its store.
+    pub(crate) fn over(
+        arena: Option<Arena>,
+        spills: Option<Arc<Spills>>,
+        capacity: usize,
+        life: u64,
+        number: usize,
+    ) -> Self {
+        let first = (life << LIFE_BITS) | ((number as u64) << NUMBER_BITS);
         let inner = Inner {
             chunks: DashMap::new(),
             filling: Mutex::default(),
             open: Mutex::default(),
-            next: AtomicU64::new((life << LIFE_BITS) + 1),
+            next: AtomicU64::new(first + 1),
+            end: first + (1 << NUMBER_BITS),
+            bytes: AtomicU64::new(0),
             capacity,
             spills,
             arena,
@@ -166,6 +187,19 @@ impl Unit {
     /// The lives of a catalog that chunk ids tell apart: of which one this chunk is.
     pub(crate) fn life(chunk: ChunkId) -> u64 {
         chunk.0 >> LIFE_BITS
+    }
+
+    /// Most lives that chunk ids tell apart.
+    pub(crate) const LIVES: u64 = 1 << (64 - LIFE_BITS);
+
+    /// Which unit of its store has made the chunk.
+    pub(crate) fn number(chunk: ChunkId) -> usize {
+        ((chunk.0 >> NUMBER_BITS) as usize) & ((1 << UNIT_BITS) - 1)
+    }
+
+    /// Bytes of all chunks that are there, whoever holds them.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.inner.bytes.load(Ordering::Relaxed)
     }
 
     /// Stores cells. Their slots follow each other in one chunk; the returned hold keeps them until the catalog knows.
@@ -195,10 +229,10 @@ impl Unit {
         let array = arrow_map::own(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
         let Some(arena) = &self.inner.arena else {
-            return Ok(self.inner.place((partition, id), array, sizes));
+            return self.inner.place((partition, id), array, sizes);
         };
         let payload = arena.store(column, &array)?;
-        let placed = self.inner.place((partition, id), payload.array.clone(), sizes);
+        let placed = self.inner.place((partition, id), payload.array.clone(), sizes)?;
         let (chunk, slot) = (placed.chunk, placed.slot);
         payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
         Ok(placed)
@@ -274,7 +308,7 @@ impl Unit {
     /// What an earlier life has left is taken over, or not needed: from now on files go with what lies in them.
     pub(crate) fn go_on(&self) {
         self.inner.arena.iter().for_each(Arena::go_on);
-        self.inner.spills.iter().for_each(Spills::go_on);
+        self.inner.spills.iter().for_each(|spills| spills.go_on());
     }
 
     /// Every chunk that is there.
@@ -310,74 +344,38 @@ impl Unit {
 
     /// Puts a closed chunk back whose pieces lie where they are to stay.
     pub(crate) fn adopt(&self, key: Key, chunk: ChunkId, pieces: Vec<(u32, ArrayRef)>, live: bool) {
-        self.inner.chunks.insert(chunk, Arc::new(Chunk::restored(chunk, key, pieces, live)));
+        let restored = Arc::new(Chunk::restored(chunk, key, pieces, live));
+        self.inner.bytes.fetch_add(restored.memory(), Ordering::Relaxed);
+        self.inner.chunks.insert(chunk, restored);
     }
 
-    /// Closes chunks whose live cells are to leave memory, and holds them. Called under the catalog's lock: `chunks` are what
-    /// it knows of them, and nothing is added any more. Chunks with cells that no event has named yet are left out.
-    pub(crate) fn close_chunks(&self, chunks: &BTreeMap<ChunkId, Vec<u32>>) -> BTreeMap<ChunkId, Live> {
-        let live = |(id, slots): (&ChunkId, &Vec<u32>)| {
-            let grant = self.grant(*id).filter(|grant| grant.chunk.close())?;
-            Some((*id, Live { grant, slots: cells_file::runs(slots) }))
-        };
-        chunks.iter().filter_map(live).collect()
-    }
-
-    /// Writes the live cells of closed chunks of one column to a file. They stay in memory until the catalog's event says
-    /// otherwise ([`Unit::spilled`]). `None` where no cell may leave memory.
-    ///
-    /// # Errors
-    /// [`SpillError`]; nothing has changed then.
-    pub(crate) fn write_out(
-        &self,
-        column: &Column,
-        chunks: &BTreeMap<ChunkId, Live>,
-    ) -> Result<Option<SpillFile>, SpillError> {
-        self.inner.spills.as_ref().map(|spills| spills.write(column, chunks)).transpose()
-    }
-
-    /// An event says that chunks lie in a file now: their pieces are views of it from now on. Returns what they were
-    /// views of before.
-    pub(crate) fn spilled(&self, file: &SpillFile, chunks: &[ChunkId]) -> Vec<ArrayRef> {
-        let written = self.inner.spills.as_ref().and_then(|spills| spills.take(file.number));
-        let Some(mut written) = written else { return Vec::new() };
-        let mut before = Vec::new();
-        for id in chunks {
-            let chunk = self.inner.chunks.get(id).map(|chunk| chunk.clone());
-            if let (Some(chunk), Some(pieces)) = (chunk, written.chunks.remove(id)) {
-                before.extend(chunk.spilled(pieces, written.file.clone()));
-            }
-        }
-        before
-    }
-
-    /// Gives up a file that no event has named.
-    pub(crate) fn forget_file(&self, number: u64) {
-        drop(self.inner.spills.as_ref().and_then(|spills| spills.take(number)));
-    }
-
-    /// Puts back the chunks of a file that an earlier life has written: all of one column. Returns their pieces' slots.
+    /// The chunks of a spill file that an earlier life has written, with their pieces.
     ///
     /// # Errors
     /// [`SpillError`] when the file is not what was written.
-    pub(crate) fn adopt_file(
+    pub(crate) fn find_spilled(
         &self,
-        key: Key,
         column: &Column,
         file: SpillFile,
-        wanted: impl Fn(ChunkId) -> bool,
-    ) -> Result<Vec<(ChunkId, Vec<(u32, u32)>)>, SpillError> {
-        let Some(spills) = &self.inner.spills else { return Ok(Vec::new()) };
-        spills.begin_at(file.number + 1);
-        let written = spills.find(file, column)?;
-        let mut adopted = Vec::new();
-        for (id, pieces) in written.chunks.into_iter().filter(|(id, _)| wanted(*id)) {
-            adopted.push((id, pieces.iter().map(|(first, array)| (*first, array.len() as u32)).collect()));
-            let chunk = Arc::new(Chunk::restored(id, key, Vec::new(), true));
-            chunk.spilled(pieces, written.file.clone());
-            self.inner.chunks.insert(id, chunk);
-        }
-        Ok(adopted)
+    ) -> Result<BTreeMap<ChunkId, InFile>, SpillError> {
+        let spills = self.inner.spills.as_ref();
+        spills.map_or_else(|| Ok(BTreeMap::new()), |spills| spills.find(file, column))
+    }
+
+    /// Puts a chunk back that lies in a spill file.
+    pub(crate) fn adopt_spilled(&self, key: Key, chunk: ChunkId, pieces: InFile) {
+        let adopted = Arc::new(Chunk::restored(chunk, key, Vec::new(), true));
+        adopted.spill(pieces);
+        self.inner.chunks.insert(chunk, adopted);
+    }
+
+    /// The cells of a chunk lie in a file from now on; what they were views of before.
+    fn spilled(&self, chunk: ChunkId, pieces: InFile) -> Vec<ArrayRef> {
+        let Some(found) = self.inner.chunks.get(&chunk).map(|chunk| chunk.clone()) else { return Vec::new() };
+        let memory = found.memory();
+        let before = found.spill(pieces);
+        self.inner.bytes.fetch_sub(memory, Ordering::Relaxed);
+        before
     }
 
     /// Holds cells of an adopted chunk for a writer that has not named them yet.
@@ -390,22 +388,28 @@ impl Unit {
 }
 
 impl Inner {
-    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Placed {
+    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Result<Placed, UnitError> {
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
         let bytes = array.get_buffer_memory_size();
         let fits = |chunk: &Arc<Chunk>| chunk.push(&array, bytes, self.capacity, MAX_PIECES);
         let (chunk, slot) = match filling.get(&key).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
             Some(found) => found,
             None => {
-                let id = ChunkId(self.next.fetch_add(1, Ordering::Relaxed));
+                // Under the lock of `filling`: nobody else takes a number in between.
+                let id = ChunkId(self.next.load(Ordering::Relaxed));
+                if id.0 >= self.end {
+                    return Err(UnitError::Exhausted { unit: Unit::number(ChunkId(self.end - 1)) });
+                }
+                self.next.store(id.0 + 1, Ordering::Relaxed);
                 let chunk = Arc::new(Chunk::new(id, key, &array, bytes));
                 self.chunks.insert(id, chunk.clone());
                 filling.insert(key, chunk.clone());
                 (chunk, 0)
             }
         };
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let hold = WriteHold { unit: self.clone(), chunk: chunk.clone() };
-        Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) }
+        Ok(Placed { chunk: chunk.id, slot, sizes, hold: Box::new(hold) })
     }
 
     /// Removes a chunk that nobody holds.
@@ -414,6 +418,7 @@ impl Inner {
             return;
         }
         self.chunks.remove(&chunk.id);
+        self.bytes.fetch_sub(chunk.memory(), Ordering::Relaxed);
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
         if filling.get(&chunk.key).is_some_and(|current| current.id == chunk.id) {
             filling.remove(&chunk.key);

@@ -17,7 +17,7 @@ use std::{
 
 use arrow::{array::ArrayRef, error::ArrowError};
 
-use super::arena;
+use super::{Unit, Units, arena};
 use crate::{
     catalog::command::SpillFile,
     cells_file::{self, Live, Stored, Summed, Unreadable},
@@ -56,11 +56,24 @@ impl SpillError {
 /// The pieces of one chunk by first slot.
 pub(super) type Pieces = Vec<(u32, ArrayRef)>;
 
+/// The cells of one chunk in a file: views of its mapping, and the hold on the file.
+pub(crate) struct InFile {
+    pub(super) pieces: Pieces,
+    pub(super) file: Arc<Held>,
+}
+
+impl InFile {
+    /// By first slot.
+    pub(crate) fn pieces(&self) -> &[(u32, ArrayRef)] {
+        &self.pieces
+    }
+}
+
 /// The folder, and files that are written and not in the catalog yet.
 pub(crate) struct Spills {
     dir: PathBuf,
     next: AtomicU64,
-    written: Mutex<HashMap<u64, Written>>,
+    written: Mutex<HashMap<u64, BTreeMap<ChunkId, InFile>>>,
     /// Set while the store is being recovered, and when it closes and its files are to stay.
     closing: Arc<AtomicBool>,
     /// Whether files reach the disk before the catalog hears of them.
@@ -70,7 +83,6 @@ pub(crate) struct Spills {
 }
 
 /// A file, deleted when nobody holds it.
-#[derive(Debug)]
 pub(super) struct Held {
     path: PathBuf,
     closing: Arc<AtomicBool>,
@@ -83,12 +95,6 @@ impl Drop for Held {
             drop(fs::remove_file(&self.path));
         }
     }
-}
-
-/// A file that the catalog does not know yet.
-pub(super) struct Written {
-    pub(super) file: Arc<Held>,
-    pub(super) chunks: BTreeMap<ChunkId, Pieces>,
 }
 
 impl Spills {
@@ -121,13 +127,8 @@ impl Spills {
     }
 
     /// What is let go from now on takes its file along.
-    pub(super) fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         self.closing.store(false, Ordering::Release);
-    }
-
-    /// Numbers below this one are taken.
-    pub(crate) fn begin_at(&self, number: u64) {
-        self.next.fetch_max(number, Ordering::Relaxed);
     }
 
     /// Writes live cells of one column and maps them. They are nobody's until [`Spills::take`].
@@ -153,27 +154,33 @@ impl Spills {
         }
         let (bytes, crc32) = out.sum();
         let file = SpillFile { number, bytes, crc32 };
-        let chunks = self.map(file, column, false)?;
-        self.lock().insert(number, Written { file: held, chunks });
+        let chunks = self.map(file, &held, column, false)?;
+        self.lock().insert(number, chunks);
         Ok(file)
     }
 
     /// Takes over a file that was written; `None` when it was taken or given up.
-    pub(super) fn take(&self, number: u64) -> Option<Written> {
+    fn take(&self, number: u64) -> Option<BTreeMap<ChunkId, InFile>> {
         self.lock().remove(&number)
     }
 
-    /// A file of an earlier life.
+    /// The chunks of a file of an earlier life.
     ///
     /// # Errors
     /// [`SpillError::Damaged`], [`SpillError::Io`].
-    pub(super) fn find(&self, file: SpillFile, column: &Column) -> Result<Written, SpillError> {
-        let chunks = self.map(file, column, true)?;
-        let held = Held { path: self.path(file.number), closing: self.closing.clone() };
-        Ok(Written { file: Arc::new(held), chunks })
+    pub(super) fn find(&self, file: SpillFile, column: &Column) -> Result<BTreeMap<ChunkId, InFile>, SpillError> {
+        self.next.fetch_max(file.number + 1, Ordering::Relaxed);
+        let held = Arc::new(Held { path: self.path(file.number), closing: self.closing.clone() });
+        self.map(file, &held, column, true)
     }
 
-    fn map(&self, file: SpillFile, column: &Column, check: bool) -> Result<BTreeMap<ChunkId, Pieces>, SpillError> {
+    fn map(
+        &self,
+        file: SpillFile,
+        held: &Arc<Held>,
+        column: &Column,
+        check: bool,
+    ) -> Result<BTreeMap<ChunkId, InFile>, SpillError> {
         let path = self.path(file.number);
         let damaged = |found: String| SpillError::Damaged { path: path.clone(), found };
         let bytes = arena::mapped(&path).map_err(SpillError::io(&path, "map it"))?;
@@ -192,7 +199,8 @@ impl Spills {
             Unreadable::Damaged(found) => damaged(found),
             Unreadable::Foreign { found, expected } => damaged(format!("{found}, expected {expected}")),
         })?;
-        Ok(found.into_iter().map(|Stored { id, pieces }| (id, pieces)).collect())
+        let found = found.into_iter().map(|Stored { id, pieces }| (id, InFile { pieces, file: held.clone() }));
+        Ok(found.collect())
     }
 
     /// The store closes: its files stay for the next life.
@@ -204,7 +212,54 @@ impl Spills {
         self.dir.join(format!("{number:06}.{EXTENSION}"))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Written>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, BTreeMap<ChunkId, InFile>>> {
         self.written.lock().expect("invariant: nothing panics under this lock")
+    }
+}
+
+impl Units {
+    fn spills(&self) -> Option<&Spills> {
+        self.iter().next()?.inner.spills.as_deref()
+    }
+
+    /// Closes chunks whose live cells are to leave memory, and holds them. Called under the catalog's lock: `chunks` are what
+    /// it knows of them, and nothing is added any more. Chunks with cells that no event has named yet are left out.
+    pub(crate) fn close_chunks(&self, chunks: &BTreeMap<ChunkId, Vec<u32>>) -> BTreeMap<ChunkId, Live> {
+        let live = |(id, slots): (&ChunkId, &Vec<u32>)| {
+            let grant = self.grant(*id).filter(|grant| grant.chunk.close())?;
+            Some((*id, Live { grant, slots: cells_file::runs(slots) }))
+        };
+        chunks.iter().filter_map(live).collect()
+    }
+
+    /// Writes the live cells of closed chunks of one column to a file, from whichever units hold them. They stay in memory until
+    /// the catalog's event says otherwise ([`Units::spilled`]). `None` where no cell may leave memory.
+    ///
+    /// # Errors
+    /// [`SpillError`]; nothing has changed then.
+    pub(crate) fn write_out(
+        &self,
+        column: &Column,
+        chunks: &BTreeMap<ChunkId, Live>,
+    ) -> Result<Option<SpillFile>, SpillError> {
+        self.spills().map(|spills| spills.write(column, chunks)).transpose()
+    }
+
+    /// An event says that chunks lie in a file now: their pieces are views of it from now on. Returns what they were views of
+    /// before.
+    pub(crate) fn spilled(&self, file: &SpillFile, chunks: &[ChunkId]) -> Vec<ArrayRef> {
+        let Some(mut written) = self.spills().and_then(|spills| spills.take(file.number)) else { return Vec::new() };
+        let there = chunks.iter().filter_map(|id| Some((self.home(*id)?, *id, written.remove(id)?)));
+        there.flat_map(|(unit, id, pieces)| unit.spilled(id, pieces)).collect()
+    }
+
+    /// Gives up a file that no event has named.
+    pub(crate) fn forget_file(&self, number: u64) {
+        drop(self.spills().and_then(|spills| spills.take(number)));
+    }
+
+    /// What an earlier life has left is taken over, or not needed: from now on files go with what lies in them.
+    pub(crate) fn go_on(&self) {
+        self.iter().for_each(Unit::go_on);
     }
 }

@@ -28,6 +28,21 @@ pub struct ColumnBytes {
     pub open: u64,
 }
 
+impl ColumnBytes {
+    fn plus(&self, c: &Self) -> Self {
+        Self {
+            chunks: self.chunks + c.chunks,
+            cells: self.cells + c.cells,
+            live: self.live + c.live,
+            spilled: self.spilled + c.spilled,
+            pinned: self.pinned + c.pinned,
+            lingering: self.lingering + c.lingering,
+            unsettled: self.unsettled + c.unsettled,
+            open: self.open + c.open,
+        }
+    }
+}
+
 /// Byte accounts by column.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -38,16 +53,16 @@ pub struct Stats {
 impl Stats {
     /// The sum over all columns.
     pub fn total(&self) -> ColumnBytes {
-        self.columns.values().fold(ColumnBytes::default(), |sum, c| ColumnBytes {
-            chunks: sum.chunks + c.chunks,
-            cells: sum.cells + c.cells,
-            live: sum.live + c.live,
-            spilled: sum.spilled + c.spilled,
-            pinned: sum.pinned + c.pinned,
-            lingering: sum.lingering + c.lingering,
-            unsettled: sum.unsettled + c.unsettled,
-            open: sum.open + c.open,
-        })
+        self.columns.values().fold(ColumnBytes::default(), |sum, c| sum.plus(c))
+    }
+
+    /// These and others together.
+    pub(crate) fn plus(mut self, other: Self) -> Self {
+        for (key, theirs) in other.columns {
+            let ours = self.columns.entry(key).or_default();
+            *ours = ours.plus(&theirs);
+        }
+        self
     }
 
     /// One column's account; zeros when nothing is held.

@@ -384,9 +384,12 @@ impl Worker {
     ) -> Result<Step, Refusal> {
         let offer = Command::Offer { model: transferqueue::ModelId(model), cycle, weights, state: None };
         let reply = self.call(world, random, offer);
+        // Offered without weights, and again later: with some then, maybe, which are to be made first.
+        let made = weights.is_some();
+        let again = Doing::Offering { cycle, weights, filled: made, closed: made };
         if let (Err(Refusal::Offer { .. }), Some(_), Some(_)) = (&reply, cycle, self.rank) {
             // Another rank has not committed yet.
-            self.doing = Doing::Offering { cycle, weights, filled: true, closed: true };
+            self.doing = again;
             return Ok(Step::Went);
         }
         if let (Err(Refusal::Offer { .. }), Some(_)) = (&reply, cycle) {
@@ -403,7 +406,7 @@ impl Worker {
                 Ok(Step::Published { model, cycle, memory })
             }
             Reply::NotYet(_) => {
-                self.doing = Doing::Offering { cycle, weights, filled: true, closed: true };
+                self.doing = again;
                 Ok(Step::Went)
             }
             other => panic!("{other:?}"),

@@ -22,7 +22,7 @@ use transferqueue::{
     log, server,
 };
 
-use crate::{definition, options, soon};
+use crate::{definition, soon, two};
 
 const DIR: &str = "TQ_RECOVERY_DIR";
 const PORT: &str = "TQ_RECOVERY_PORT";
@@ -36,8 +36,8 @@ fn serve_a_store() {
     let (Some(dir), Some(port)) = (env::var_os(DIR), env::var(PORT).ok()) else { return };
     let dir = PathBuf::from(dir);
     let store = match dir.join("events").exists() {
-        true => Store::recover(&options(&dir), |_, _, _| {}).unwrap().0,
-        false => Store::create(definition(), options(&dir)).unwrap(),
+        true => Store::recover(&two(&dir), |_, _, _| {}).unwrap().0,
+        false => Store::create(definition(), two(&dir)).unwrap(),
     };
     let options = server::Options {
         listen: format!("127.0.0.1:{port}").parse().unwrap(),
@@ -159,7 +159,7 @@ fn clients_do_not_notice_that_the_store_is_killed_twelve_times() {
     }
     assert_eq!(consumed.len() as i64, 2 * ROWS);
     assert!(consumed.values().all(|times| *times == 1));
-    let (store, recovered) = Store::recover(&options(path), |_, _, _| {}).unwrap();
+    let (store, recovered) = Store::recover(&two(path), |_, _, _| {}).unwrap();
     assert_eq!(recovered.bytes, 0);
     assert!(store.with_state(|state, _| state.ledger().iter().all(|entry| entry.balanced())).unwrap());
 }

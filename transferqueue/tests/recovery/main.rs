@@ -44,6 +44,11 @@ fn options(dir: &Path) -> Options {
     }
 }
 
+/// The same with two units.
+fn two(dir: &Path) -> Options {
+    Options { units: 2, ..options(dir) }
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {

@@ -8,7 +8,7 @@ use transferqueue::{
     server::{self, Server},
 };
 
-use crate::{copy, definition, options, soon};
+use crate::{copy, definition, options, soon, two};
 
 /// A store that is served at one address, life after life.
 struct Host<'a> {
@@ -108,7 +108,7 @@ fn a_client_goes_on_with_its_session_its_lease_and_its_rows() {
     assert_eq!(square(&worker, 1_000), 150);
     let read = sum(&worker, 300);
     assert_eq!(read, (0..300).map(|n| (n * n, n.to_string())).collect::<Vec<_>>());
-    assert_eq!(host.store().unit().stats().total().live, 0);
+    assert_eq!(host.store().units().stats().total().live, 0);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn a_store_is_recovered_again_and_again_and_leaves_nothing() {
         let squares = sum(&worker, 100);
         assert_eq!(squares[7].0, (life * 100 + 7) * (life * 100 + 7));
     }
-    assert_eq!(host.store().unit().stats().total().live, 0);
+    assert_eq!(host.store().units().stats().total().live, 0);
     host.down();
     let recovered = host.recover();
     assert_eq!(recovered.bytes, 0);
@@ -197,7 +197,7 @@ fn a_store_whose_calls_wait_for_the_disk_is_recovered_the_same_way() {
     texts.sort_unstable();
     assert_eq!(texts, (0..4).flat_map(|client| client * 1_000..client * 1_000 + 100).collect::<Vec<_>>());
     drop(session);
-    assert_eq!(store.unit().stats().total().live, 0, "freed once its end is on the disk");
+    assert_eq!(store.units().stats().total().live, 0, "freed once its end is on the disk");
 }
 
 #[test]
@@ -234,4 +234,69 @@ fn durability_without_a_folder_and_recovery_without_an_arena_are_refused() {
     drop(Store::create(definition(), fleeting).unwrap());
     let error = Store::recover(&options(dir.path()), |_, _, _| {}).err().unwrap();
     assert!(matches!(error, Error::Arena(_)) && error.to_string().contains("none there"), "{error}");
+}
+
+#[test]
+fn a_store_of_two_units_goes_on_and_another_number_is_refused_with_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::create(definition(), two(dir.path())).unwrap();
+    let worker = store.session("worker").unwrap();
+    feed(&worker, 0, 300);
+    assert_eq!(square(&worker, 100), 100);
+    drop(worker);
+    let live: Vec<u64> = store.units().iter().map(|unit| unit.stats().total().live).collect();
+    assert!(live.iter().all(|bytes| *bytes > 0), "{live:?}");
+    drop(store);
+    for units in [1, 3] {
+        let wrong = transferqueue::Options { units, ..options(dir.path()) };
+        assert!(Store::is_left(&wrong), "it is there, and is not as asked for");
+        let error = Store::recover(&wrong, |_, _, _| {}).err().unwrap().to_string();
+        let expected = format!("has 2 units, found `units: {units}`; recover it with `units: 2`");
+        assert!(error.contains(&expected), "{error}");
+    }
+    let (store, recovered) = Store::recover(&two(dir.path()), |_, _, _| {}).unwrap();
+    assert_eq!(recovered.bytes, live.iter().sum::<u64>());
+    assert_eq!(store.units().iter().map(|unit| unit.stats().total().live).collect::<Vec<_>>(), live);
+    let worker = store.session("worker").unwrap();
+    assert_eq!(square(&worker, 1_000), 200);
+    assert_eq!(sum(&worker, 300), (0..300).map(|n| (n * n, n.to_string())).collect::<Vec<_>>());
+    assert_eq!(store.units().stats().total().live, 0);
+}
+
+#[test]
+fn a_snapshot_restored_into_another_number_of_units_leaves_nothing_of_the_former_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let with = |units| transferqueue::Options { units, ..options(dir.path()) };
+    let store = Store::create(definition(), with(1)).unwrap();
+    let worker = store.session("worker").unwrap();
+    feed(&worker, 0, 200);
+    drop(worker);
+    let snapshot = dir.path().join("snapshot");
+    store.snapshot(&snapshot).unwrap();
+    drop(store);
+    for units in [3, 2, 1] {
+        drop(Store::restore(&snapshot, with(units)).unwrap());
+        let (store, _) = Store::recover(&with(units), |_, _, _| {}).unwrap();
+        let jobs = store.with_state(|state, _| state.partition("jobs")).unwrap().unwrap();
+        let batch = store.read(jobs, None, &["number", "text"]).unwrap();
+        assert_eq!(batch.dense::<i64>("number").unwrap().to_vec(), (0..200).collect::<Vec<i64>>());
+        assert!(batch.utf8("text").unwrap().iter().map(str::to_owned).eq((0..200).map(|n| n.to_string())));
+        let mut names: Vec<String> = std::fs::read_dir(dir.path().join("arena"))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("unit_") || name == "meta.json")
+            .collect();
+        names.sort();
+        let expected: Vec<String> = (0..units).map(|unit| format!("unit_{unit}")).collect();
+        assert_eq!(names, if units == 1 { vec!["meta.json".to_owned()] } else { expected });
+    }
+}
+
+#[test]
+fn a_number_of_units_beyond_the_limits_is_refused() {
+    for units in [0, 65] {
+        let wrong = transferqueue::Options { units, ..transferqueue::Options::default() };
+        let error = Store::create(definition(), wrong).err().unwrap().to_string();
+        assert_eq!(error, format!("a store has 1 to 64 units; found `units: {units}`"));
+    }
 }

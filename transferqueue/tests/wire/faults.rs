@@ -89,7 +89,7 @@ fn bytes_that_no_commit_named_go_with_their_session() {
     let error = session.put(papers, rows(1), cells, soon()).unwrap_err();
     assert!(matches!(error, Error::Refused(_)), "{error}");
     session.close().unwrap();
-    assert_eq!(store.unit().stats().total().unsettled, 0);
+    assert_eq!(store.units().stats().total().unsettled, 0);
 }
 
 #[test]

@@ -159,7 +159,7 @@ impl Run {
         assert!(ledger.iter().all(|entry| entry.balanced() && entry.live == 0), "{ledger:?}");
         // How often was probed is a matter of time.
         ledger.retain(|entry| entry.task != "probe");
-        let total = self.store.unit().stats().total();
+        let total = self.store.units().stats().total();
         assert_eq!((total.unsettled, total.pinned), (0, 0), "nothing of garbage is held");
         let trained = std::mem::take(&mut *trained.lock().unwrap());
         let result = Outcome { ledger, trained, weights: weights.into_inner().unwrap() };

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tq_config::{Node, Refusal, Refusals};
-use transferqueue::Durability;
+use transferqueue::{Durability, unit::Units};
 
 use super::section;
 use crate::{
@@ -28,6 +28,11 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
     if apart && durability == Durability::None {
         refuse("store.durability", "`none` beside `store.kind: process`".to_owned(), "`process` or `host`");
     }
+    if let Some(units) = given.units
+        && !(1..=Units::MAX).contains(&units)
+    {
+        refuse("store.units", format!("{units}"), &format!("a number from 1 to {}", Units::MAX));
+    }
     if given.arena.is_some() && durability == Durability::None {
         refuse(
             "store.arena",
@@ -47,6 +52,7 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
         budget: given.budget.map(|bytes| bytes.0),
         spill,
         patience,
+        units: given.units,
         durability,
         arena: given.arena,
         kind: given.kind,

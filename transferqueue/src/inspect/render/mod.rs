@@ -83,6 +83,7 @@ impl Reply {
             Self::Peek(peek) => self::peek(peek),
             Self::Units(units) => {
                 let head = [
+                    "unit",
                     "process",
                     "transport",
                     "chunks",
@@ -100,18 +101,19 @@ impl Reply {
                     &head,
                     units.iter().map(|unit| {
                         [
+                            unit.unit.to_string(),
                             unit.pid.to_string(),
                             unit.transport.clone(),
                             unit.chunks.to_string(),
                             unit.cells.to_string(),
                             bytes(unit.live),
                             bytes(unit.spilled),
-                            bytes(unit.dead_in_chunk),
+                            unit.dead_in_chunk.map_or_else(|| "–".to_owned(), bytes),
                             bytes(unit.pinned),
                             bytes(unit.lingering),
                             bytes(unit.unsettled),
                             bytes(unit.open),
-                            bytes(unit.freed),
+                            unit.freed.map_or_else(|| "–".to_owned(), bytes),
                         ]
                     }),
                 )

@@ -134,10 +134,12 @@ impl Drive {
 
     /// Every file, in the order of their names.
     fn files(&self) -> Vec<PathBuf> {
-        let mut found: Vec<PathBuf> = ["events", "arena"]
+        let folders = ["events", "arena", "arena/unit_0", "arena/unit_1", "arena/unit_2"];
+        let mut found: Vec<PathBuf> = folders
             .into_iter()
             .flat_map(|name| fs::read_dir(self.folder().join(name)).into_iter().flatten())
             .map(|entry| entry.unwrap().path())
+            .filter(|path| path.is_file())
             .collect();
         found.sort();
         found

@@ -4,7 +4,7 @@
 //! what was not flushed any part may be gone. One thread, no socket, no sleep: one seed is one story, told twice in the
 //! same words. Log and arena are real files in a folder of memory (`/dev/shm`), written through a disk of the story's own.
 //!
-//! A request does not outlive the connection that it was sent over: when the store ends, what is on its way there is lost.
+//! Neither request nor answer outlives its connection: when the store ends, what is on its way is lost.
 //!
 //! After every step: the ledger balances and all that the state keeps twice agrees; a row is consumed once by each task; a
 //! numbered call has one effect; the unit holds what the catalog names and what is put and not named yet, and nothing else.

@@ -85,20 +85,12 @@ impl Network {
         }
     }
 
-    /// The store's process has ended, and every connection with it: what is on its way there never arrives, and of what is on
-    /// its way back, all that was not received yet.
-    pub(super) fn cut(&mut self, random: &mut Random) {
-        let mut lost = 0;
-        self.queue.retain(|_, arrival| {
-            let kept = match arrival {
-                Arrival::Request { .. } => false,
-                Arrival::Answer { .. } => random.chance(50),
-                Arrival::Alarm { .. } | Arrival::Tick => true,
-            };
-            lost += u64::from(!kept);
-            kept
-        });
-        self.lost += lost;
+    /// The store's process has ended, and every connection with it: what is on its way, there or back, never arrives. (A
+    /// client that has sent its call again over a new connection hears nothing from the old one.)
+    pub(super) fn cut(&mut self) {
+        let before = self.queue.len();
+        self.queue.retain(|_, arrival| matches!(arrival, Arrival::Alarm { .. } | Arrival::Tick));
+        self.lost += (before - self.queue.len()) as u64;
     }
 
     pub(super) fn next(&mut self) -> Option<(u64, Arrival)> {

@@ -91,7 +91,7 @@ impl Oracle {
         let core = store.shared.lock().unwrap();
         let mut named: BTreeSet<ChunkId> = core.catalog.state().live_cells().map(|run| run.chunk).collect();
         named.extend(core.held.chunks());
-        assert_eq!(store.unit().chunk_ids(), named, "the unit holds what is named or held, and nothing else");
+        assert_eq!(store.units().chunk_ids(), named, "the unit holds what is named or held, and nothing else");
     }
 
     pub(super) fn read_on(&mut self, store: &Store) {

@@ -191,6 +191,7 @@ impl Simulation {
             flush: *random.pick(&[Flush::None, Flush::Publication]),
             segment_bytes: *random.pick(&[20_000, 64 << 20]),
             arena_segment_bytes: 4096 * random.range(1, 4) as usize,
+            units: *random.pick(&[1, 1, 2, 3]),
             chunk_bytes: *random.pick(&[200, 256 << 10]),
             incarnation: Some(7),
             ..Options::at(drive.folder())
@@ -404,7 +405,7 @@ impl Simulation {
     fn restart(&mut self, now: u64) {
         let before = Oracle::puts(&self.life.store);
         self.ended.restarts += 1;
-        self.network.cut(&mut self.random);
+        self.network.cut();
         self.guest.forget(&mut self.ended.guests_ended);
         self.drive.fail(None);
         self.mended = None;
@@ -463,6 +464,8 @@ impl Simulation {
         if whole {
             let ledger = self.life.store.with_state(|state, _| state.ledger()).unwrap();
             assert!(stopped || ledger.iter().all(|entry| entry.live == 0), "rows are owed at the end: {ledger:?}");
+            // A disk that began to fail under the last step is mended.
+            self.drive.fail(None);
             // Sessions whose worker crashed are found lost, and what they had put goes with them.
             for _ in 0..32 {
                 self.life.now.fetch_add(1_000, Ordering::SeqCst);
@@ -473,7 +476,7 @@ impl Simulation {
                 0,
                 "sessions are left"
             );
-            assert_eq!(self.life.store.unit().stats().total().unsettled, 0, "something is held at the end");
+            assert_eq!(self.life.store.units().stats().total().unsettled, 0, "something is held at the end");
         }
         self.oracle.read_on(&self.life.store);
         self.oracle.replays(&self.life.store, &mut self.random);

@@ -344,7 +344,7 @@ impl Worker {
             let cut = claimed.cut.expect("a lease without rows ends a cycle");
             return self.publish(Some(cut.cycle));
         }
-        let transport = Local::new(sight.store.unit().clone());
+        let transport = Local::new(sight.store.units().clone());
         let mut columns = Vec::new();
         for pointer in &claimed.batch.columns {
             let Ok(described) = sight.store.describe(pointer.partition) else { return };

@@ -96,10 +96,10 @@ fn a_reader_that_never_comes_costs_files_and_not_the_run() {
     assert_eq!((rows, owed.1), (8 * CYCLES, Ok(())));
     let held = 8 * CYCLES * (8 + 4);
     assert!(spilled >= held - CYCLE * 6 / 5 && spilled <= held, "{spilled} of {held} bytes are in files");
-    let total = store.unit().stats().total();
+    let total = store.units().stats().total();
     assert!(total.spilled > 0 && files(dir.path()) > 0);
     assert_eq!(export(&store), expected(), "what lies in files is what was written");
-    let stats = store.unit().stats();
+    let stats = store.units().stats();
     assert!(stats.columns.keys().all(|(partition, _)| *partition != PartitionId(1)), "{stats:?}");
     assert_eq!((stats.total().spilled, files(dir.path())), (0, 0), "files go with their chunks");
     store.with_state(|state, _| state.verify()).unwrap().unwrap();
@@ -169,7 +169,7 @@ fn a_view_outlives_the_move_to_a_file_and_a_pointer_finds_the_cells_there() {
     let response = pointer.columns.iter().find(|column| column.name == "response").unwrap();
     let again = store.shared.transport.get(response).unwrap();
     assert_eq!(again.iter().map(crate::transport::View::len).sum::<usize>(), 8);
-    let responses = store.unit().stats().column(PartitionId(1), crate::ColumnId(0));
+    let responses = store.units().stats().column(PartitionId(1), crate::ColumnId(0));
     assert_eq!((responses.spilled, responses.pinned), (responses.live, responses.live));
     assert_eq!(lease.batch().unwrap().ragged::<i32>("response").unwrap().row(7), [6, 8]);
 }
@@ -189,7 +189,7 @@ fn a_store_that_is_killed_finds_its_files_again_and_refuses_damaged_ones() {
     let (store, _) = Store::recover(&options, |_, _, _| {}).unwrap();
     assert_eq!(store.with_state(|state, _| state.owed_outside()).unwrap(), before);
     assert!(!dir.path().join("spill/000999.arrow").exists());
-    assert!(store.unit().stats().total().spilled > 0);
+    assert!(store.units().stats().total().spilled > 0);
     drop(store);
 
     let without = Options { spill: None, ..options.clone() };
@@ -222,6 +222,6 @@ fn a_snapshot_holds_what_was_spilled_and_brings_it_back_to_memory() {
     drop(store);
     let restored = Store::restore(&dir.path().join("state"), Options::default()).unwrap();
     restored.with_state(|state, _| state.verify()).unwrap().unwrap();
-    assert_eq!(restored.unit().stats().total().spilled, 0);
+    assert_eq!(restored.units().stats().total().spilled, 0);
     assert_eq!(export(&restored), expected());
 }

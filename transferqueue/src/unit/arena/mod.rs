@@ -177,6 +177,26 @@ impl Arena {
         Ok(arena)
     }
 
+    /// Deletes what an earlier arena has left in a folder, if one has; the folder, too, when nothing else lies there.
+    ///
+    /// # Errors
+    /// [`ArenaError::Busy`], [`ArenaError::Io`].
+    pub(crate) fn delete(dir: &Path) -> Result<(), ArenaError> {
+        if !Self::is_there(dir) {
+            return Ok(());
+        }
+        let lock = lock(dir)?;
+        let files = files(dir)?.into_iter().map(|(_, path)| path);
+        // Last what says that an arena is there.
+        for path in files.chain([dir.join(META), dir.join(LOCK)]) {
+            fs::remove_file(&path).map_err(ArenaError::io(&path, "delete it"))?;
+        }
+        drop(lock);
+        // Other files of someone's may be in it: then it stays.
+        drop(fs::remove_dir(dir));
+        Ok(())
+    }
+
     /// Whether a folder holds an arena.
     pub(crate) fn is_there(dir: &Path) -> bool {
         dir.join(META).is_file()
