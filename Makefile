@@ -52,7 +52,7 @@ fuzz-seeds: ## write real messages into fuzz/corpus
 	$(CARGO) test -p transferqueue --lib -- fuzzing::tests::write_seeds --ignored
 
 garbage: setup nextest ## ten kinds of garbage on every port while runs go on: they end as runs without
-	$(CARGO) nextest run -p transferqueue -E 'binary(wire_garbage)' --success-output immediate -j 1
+	$(CARGO) nextest run --workspace -E 'binary(wire_garbage) | binary(garbage)' --success-output immediate -j 1
 
 # The spine has one module with `unsafe` (unit/arena; a lint denies it elsewhere), which the target `arena` drives; and what it has
 # Arrow do with bytes from outside is looked at.

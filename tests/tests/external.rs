@@ -71,7 +71,6 @@ fn a_reader_that_never_comes_leaves_the_run_as_it_is_and_is_told_what_it_missed(
 
 #[test]
 fn without_files_the_run_stops_and_names_the_reader_and_its_columns() {
-    let begun = Instant::now();
     let (_, output) = exported("patience: 3", &[]);
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{said}");
@@ -80,7 +79,6 @@ fn without_files_the_run_stops_and_names_the_reader_and_its_columns() {
     {
         assert!(said.contains(part), "{said}");
     }
-    assert!(begun.elapsed() < Duration::from_secs(120), "the wait has an end");
 }
 
 #[test]
@@ -109,8 +107,12 @@ fn a_store_that_is_killed_finds_what_it_had_spilled() {
     let killed = store_process(run.id());
     kill(killed);
     until(|| (store_process(run.id()) != killed).then_some(()));
+    // What was spilled before and after the kill is what it reads now.
+    let rows = read_all(&place);
     let output = run.wait_with_output().expect("its end");
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let said = text(&output.stderr);
+    assert!(output.status.success() && !said.contains("cannot go on where it was"), "{said}");
+    assert_eq!((rows.len(), owed(&output)), (ROWS, None));
     assert!(place.weights("small", "policy") == plain.weights("small", "policy"), "other weights than without it");
     assert!(!spill.exists(), "spilled files are left behind");
 }

@@ -55,7 +55,7 @@ pub fn list(folder: &Path) -> Result<Vec<(BatchName, PathBuf)>, ArchiveError> {
 ///
 /// # Errors
 /// When a file cannot be deleted.
-pub fn rollback(archive: &Path, cycles: u64) -> Result<(), ArchiveError> {
+pub fn rollback(archive: &Path, cycles: u64, workers_live: bool) -> Result<(), ArchiveError> {
     let partitions = match fs::read_dir(archive) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened.map_err(ArchiveError::io(archive, "list it"))?,
@@ -68,7 +68,9 @@ pub fn rollback(archive: &Path, cycles: u64) -> Result<(), ArchiveError> {
         for entry in fs::read_dir(&folder).map_err(ArchiveError::io(&folder, "list it"))? {
             let path = entry.map_err(ArchiveError::io(&folder, "list it"))?.path();
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            if name.starts_with(DRAFT) || BatchName::parse(name).is_some_and(|batch| batch.cycle >= cycles) {
+            // A draft may be a living worker's: it is renamed when it is whole, or goes with what wrote it.
+            let stale = name.starts_with(DRAFT) && !workers_live;
+            if stale || BatchName::parse(name).is_some_and(|batch| batch.cycle >= cycles) {
                 fs::remove_file(&path).map_err(ArchiveError::io(&path, "delete it"))?;
             }
         }
@@ -106,10 +108,12 @@ mod tests {
         for other in [".writing-xyz", "notes.txt"] {
             fs::write(samples.join(other), "").unwrap();
         }
-        rollback(folder.path(), 2).unwrap();
+        rollback(folder.path(), 2, true).unwrap();
+        assert!(samples.join(".writing-xyz").exists(), "somebody is writing it");
+        rollback(folder.path(), 2, false).unwrap();
         let left: Vec<BatchName> = list(&samples).unwrap().into_iter().map(|(name, _)| name).collect();
         assert_eq!(left, batches[..3]);
         assert!(samples.join("notes.txt").exists() && !samples.join(".writing-xyz").exists());
-        rollback(&folder.path().join("nothing"), 0).expect("a run without archive");
+        rollback(&folder.path().join("nothing"), 0, false).expect("a run without archive");
     }
 }

@@ -32,8 +32,9 @@ struct Held {
     works: VecDeque<Work>,
     /// Rows of the first that are written.
     written: usize,
-    /// Renewals so far.
+    /// Renewals so far, and when the last one was.
     renewed: u64,
+    last: Option<Instant>,
 }
 
 impl Held {
@@ -51,7 +52,12 @@ impl Held {
         }
     }
 
+    /// Renews what is held, when it is time.
     fn renew(&mut self) -> Result<()> {
+        if self.last.is_some_and(|last| last.elapsed() < RENEW) {
+            return Ok(());
+        }
+        self.last = Some(Instant::now());
         self.renewed += 1;
         Ok(self.works.iter_mut().try_for_each(|work| work.renew(self.renewed))?)
     }
@@ -111,12 +117,13 @@ impl Replay {
         let partition = session.partition(&served.partition)?;
         let give_up = Instant::now() + cx.patience();
         while session.born(partition)? < rows {
+            held.renew()?;
             // Whatever is born can be claimed: that is how to hear of it.
             let until = give_up.min(Instant::now() + RENEW);
             match cx.claim_until(cx.rows_per_claim(), until) {
                 Ok(Some(work)) => held.works.push_back(work),
                 Ok(None) => bail!("stage `{}`: {rows} rows are to be born, and no further one is", cx.stage()),
-                Err(error) if error.is_deadline() && until < give_up => held.renew()?,
+                Err(error) if error.is_deadline() && until < give_up => {}
                 Err(error) => return Err(error).with_context(|| format!("stage `{}`: row {rows}", cx.stage())),
             }
         }
@@ -145,6 +152,7 @@ impl Replay {
         let begun = Instant::now();
         let give_up = begun + cx.patience();
         loop {
+            held.renew()?;
             let newest = || Ok::<_, anyhow::Error>(cx.session().newest(&model.name)?.version.map_or(0, |v| v.version));
             if newest()? >= version {
                 return Ok(());
@@ -152,7 +160,7 @@ impl Replay {
             let until = give_up.min(Instant::now() + RENEW);
             match cx.session().pin(&model.name, Some(version), until) {
                 Ok(_) => return Ok(()),
-                Err(error) if error.is_deadline() && until < give_up => held.renew()?,
+                Err(error) if error.is_deadline() && until < give_up => {}
                 // It may have come and gone meanwhile.
                 Err(_) if newest()? >= version => return Ok(()),
                 Err(error) => {

@@ -159,7 +159,7 @@ impl App {
             let finals: BTreeMap<String, PathBuf> =
                 phase::weights(plan, phase).map(|m| (m.clone(), phase_folder.final_model(m))).collect();
             if resume && !finals.is_empty() && finals.keys().all(|model| phase_folder.is_final(model)) {
-                phase_folder.forget_arena(plan.store.arena.as_deref()).map_err(Stop::Failed)?;
+                phase_folder.forget_bytes(&plan.store).map_err(Stop::Failed)?;
                 models.extend(finals);
                 continue;
             }
@@ -175,7 +175,10 @@ impl App {
                 progress: !quiet && settings::loggers(plan).map_err(Stop::Refused)?.contains(&Logger::Console),
             };
             match run.run().map_err(Stop::Failed)? {
-                Ended::Finished(finals) => models.extend(finals),
+                Ended::Finished { finals, owed } => {
+                    owed.iter().try_for_each(|line| say(line))?;
+                    models.extend(finals);
+                }
                 Ended::Interrupted(steps) => {
                     return Err(Stop::Interrupted(format!(
                         "stopped in phase `{}`; {} is saved, go on with --resume",

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use tq_schedule::{Plan, plan::Spill};
+use tq_schedule::{
+    Plan,
+    plan::{Spill, Store},
+};
 
 /// What to do when the folder holds a run already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,14 +160,6 @@ impl PhaseFolder {
         }
     }
 
-    /// Deletes what a phase that is done has spilled.
-    ///
-    /// # Errors
-    /// When the folder cannot be deleted.
-    pub(crate) fn forget_spill(&self, spill: Option<&Spill>) -> Result<()> {
-        spill.map_or(Ok(()), |spill| forget(&self.spill(spill)))
-    }
-
     /// Where the phase's bytes lie that outlive a process: a part of the folder for arenas that is its own, or `arena/`.
     pub(crate) fn arena(&self, arenas: Option<&Path>) -> PathBuf {
         arenas.map_or_else(|| self.root.join("arena"), |arenas| self.own_part(arenas))
@@ -176,12 +171,13 @@ impl PhaseFolder {
         shared.join(name(self.doors())).join(name(&self.root))
     }
 
-    /// Takes the bytes of a phase away that is done: nothing goes on from them any more.
+    /// Takes the bytes of a phase away that is done, kept and spilled ones: nothing goes on from them any more.
     ///
     /// # Errors
     /// When they cannot be deleted.
-    pub(crate) fn forget_arena(&self, arenas: Option<&Path>) -> Result<()> {
-        forget(&self.arena(arenas))
+    pub(crate) fn forget_bytes(&self, store: &Store) -> Result<()> {
+        let folders = [Some(self.arena(store.arena.as_deref())), store.spill.as_ref().map(|spill| self.spill(spill))];
+        folders.iter().flatten().try_for_each(|folder| forget(folder))
     }
 
     /// Where the ports of a store process are found: one place for all phases.

@@ -36,8 +36,13 @@ const PATIENCE: Duration = Duration::from_secs(30 * 60);
 /// How a phase ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Ended {
-    /// All cycles are done; folders of the final models by name.
-    Finished(BTreeMap<String, PathBuf>),
+    /// All cycles are done.
+    Finished {
+        /// Folders of the final models by name.
+        finals: BTreeMap<String, PathBuf>,
+        /// What readers outside the run are still owed, a line each.
+        owed: Vec<String>,
+    },
     /// Stopped by the user after a named state; steps it holds.
     Interrupted(u64),
 }
@@ -109,11 +114,10 @@ impl PhaseRun<'_> {
             export::model(&store, model, from, &to).with_context(|| format!("final weights of model `{model}`"))?;
             finals.insert(model.clone(), to);
         }
-        outsiders::owed(&self.phase.name, &store)?;
+        let owed = outsiders::owed(&self.phase.name, &store)?;
         drop(store);
-        self.folder.forget_arena(self.plan.store.arena.as_deref())?;
-        self.folder.forget_spill(self.plan.store.spill.as_ref())?;
-        Ok(Ended::Finished(finals))
+        self.folder.forget_bytes(&self.plan.store)?;
+        Ok(Ended::Finished { finals, owed })
     }
 
     /// The store, new or as it was left: exactly there when it lies in files, else at the last named state.
@@ -181,7 +185,7 @@ impl PhaseRun<'_> {
         }
         let stopped = store.stopped();
         if self.phase.tasks.values().any(|task| task.external) {
-            outsiders::wait(store);
+            outsiders::wait(store, Duration::from_secs(self.plan.store.patience));
         }
         store.stop("the phase has ended");
         office.close();
@@ -241,7 +245,7 @@ impl PhaseRun<'_> {
             };
             consumers.into_iter().for_each(join);
             if external {
-                outsiders::wait(store);
+                outsiders::wait(store, Duration::from_secs(self.plan.store.patience));
             }
             store.stop("the phase has ended");
             sources.into_iter().for_each(join);

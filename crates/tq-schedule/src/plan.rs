@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf};
 
 use indexmap::IndexMap;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, Visitor},
+};
 use serde_json::Value as Json;
 use transferqueue::{Durability, server::ServerTls};
 
@@ -111,13 +114,35 @@ pub struct Store {
 }
 
 /// Where cells go that leave memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Spill {
     /// `spill/` in the run's folder (`true`), or nowhere.
     Run(bool),
     /// A folder for the spill folders of runs.
     Folder(PathBuf),
+}
+
+impl<'de> Deserialize<'de> for Spill {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Seen;
+        impl Visitor<'_> for Seen {
+            type Value = Spill;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("true, false or a folder")
+            }
+
+            fn visit_bool<E: de::Error>(self, run: bool) -> Result<Spill, E> {
+                Ok(Spill::Run(run))
+            }
+
+            fn visit_str<E: de::Error>(self, folder: &str) -> Result<Spill, E> {
+                Ok(Spill::Folder(folder.into()))
+            }
+        }
+        deserializer.deserialize_any(Seen)
+    }
 }
 
 /// [`Store::patience`] unless the pipeline says otherwise.

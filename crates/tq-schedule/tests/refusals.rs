@@ -250,6 +250,10 @@ fn what_an_external_reader_cannot_read_is_refused() {
         let said = exporter(with).unwrap_err();
         assert!(said.contains(part), "{with}: {said}");
     }
+    let stage = "  exporter:  {use: external, with: {columns: [responses]}, attempts: 5}\nschedule: on_policy\n";
+    let text = RIGHT.replacen("schedule: on_policy\n", stage, 1);
+    let said = plan_text(&text, "wrong.yaml", &[]).unwrap_err().to_string();
+    assert!(said.contains("stages.exporter.attempts: found `attempts`; expected a stage of the run"), "{said}");
     let store = |store: &str| {
         let text = RIGHT.replacen("schedule: on_policy\n", &format!("store: {store}\nschedule: on_policy\n"), 1);
         plan_text(&text, "wrong.yaml", &[]).unwrap_err().to_string()

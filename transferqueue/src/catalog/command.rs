@@ -118,7 +118,7 @@ pub struct DropRows {
 /// A file of cells that were taken out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpillFile {
-    /// Its number, never used again by this catalog.
+    /// Its number; no other file has it while an event has named this one and a chunk of it lives.
     pub number: u64,
     /// Its length.
     pub bytes: u64,

@@ -147,8 +147,8 @@ pub struct Task {
     pub on_poison: Poison,
     /// Life of a lease without renewal, in milliseconds.
     pub lease_ms: u64,
-    /// Whoever consumes it is no part of the run and may never come: the run ends without it, bytes that it alone still
-    /// reads may be spilled, and the message of a budget that they fill up names it.
+    /// Whoever consumes it is no part of the run and may never come: the run ends without it, its failures are counted and
+    /// have no consequence, bytes that it alone still reads may be spilled, and the message of a budget that they fill up names it.
     #[serde(default, skip_serializing_if = "super::command::is_false")]
     pub external: bool,
 }

@@ -204,9 +204,14 @@ fn upstream(state: &State, table: &Table, cursor: &Cursor) -> Option<Cause> {
                     format!("waits for {columns} of `{}`, which {} writes", parent.name, writers.join(" or "))
                 }
                 Some(budget) => {
-                    let outside = state.held_outside();
-                    let outside = if outside.is_empty() { outside } else { format!("; {outside}") };
-                    format!("waits for bytes: {} of {budget} are reserved or held{outside}", state.budgeted())
+                    let external =
+                        state.cursors.iter().filter(|cursor| cursor.def.external && !cursor.owing.is_empty());
+                    let owed = external.map(|c| format!("; `{}` has {} rows to read", c.def.name, c.owing.len()));
+                    format!(
+                        "waits for bytes: {} of {budget} are reserved or held{}",
+                        state.budgeted(),
+                        owed.collect::<String>()
+                    )
                 }
                 None => "admits groups as it can".into(),
             }

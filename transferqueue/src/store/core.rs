@@ -39,6 +39,8 @@ pub(super) struct Core {
     pub(super) held: Held,
     /// What holds bytes whose end is not on the disk yet, with the position of its event.
     freed: VecDeque<(u64, Box<dyn Any + Send>)>,
+    /// What is to go once the lock is let go.
+    spent: Vec<Box<dyn Any + Send>>,
     /// The newest call that was seen of each session of another process.
     newest: BTreeMap<SessionId, Newest>,
     /// What made the store unusable.
@@ -91,6 +93,7 @@ impl Core {
             stopped: None,
             held: Held::default(),
             freed: VecDeque::new(),
+            spent: Vec::new(),
             newest: BTreeMap::new(),
             broken: None,
         }
@@ -125,9 +128,10 @@ impl Core {
                     chunks.iter().for_each(|chunk| units.free(*chunk));
                 }
                 Event::ChunksSpilled { file, chunks, .. } => {
-                    let before = units.spilled(file, chunks);
-                    if self.durability == Durability::Host {
-                        self.freed.push_back((record.seq, Box::new(before)));
+                    let before = Box::new(units.spilled(file, chunks));
+                    match self.durability {
+                        Durability::Host => self.freed.push_back((record.seq, before)),
+                        _ => self.spent.push(before),
                     }
                 }
                 Event::SessionEnded { session, .. } => {
@@ -272,7 +276,9 @@ impl Shared {
         }
         let stopped = core.stopped.clone();
         let waits_for_disk = record.filter(|_| core.durability == Durability::Host).map(|record| record.seq);
+        let spent = std::mem::take(&mut core.spent);
         drop(core);
+        drop(spent);
         wakes.into_iter().for_each(|wake| self.waiters.wake(wake));
         if let Some(seq) = waits_for_disk {
             // What others have seen already cannot be promised any more.

@@ -21,6 +21,8 @@ use crate::{
     error::Error,
 };
 
+/// Payload bytes that are written before the catalog hears of them: groups are admitted as room is made.
+const MOST: u64 = 256 << 20;
 /// Between two looks at what could be spilled: each goes through all live rows.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The same after a failure.
@@ -39,6 +41,8 @@ struct State {
     ending: bool,
     /// Why the last try failed.
     failed: Option<String>,
+    /// A file is being written.
+    writing: bool,
 }
 
 impl Spiller {
@@ -51,6 +55,11 @@ impl Spiller {
     /// Why the last try failed, if it did.
     pub(super) fn failed(&self) -> Option<String> {
         self.lock().failed.clone()
+    }
+
+    /// Whether a file is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.lock().writing
     }
 
     fn end(&self) {
@@ -90,7 +99,9 @@ impl Spilling {
         let run = move || {
             let Some(spiller) = &own.spiller else { return };
             while spiller.wait() {
+                spiller.lock().writing = true;
                 let failed = own.spill().err().map(|error| error.to_string());
+                spiller.lock().writing = false;
                 if let Some(error) = &failed {
                     tracing::warn!("cells stay in memory: {error}");
                 }
@@ -130,7 +141,7 @@ impl Shared {
                 let chunks = self.units.close_chunks(&cold.chunks);
                 (!chunks.is_empty()).then_some((cold.partition, column, chunks))
             };
-            state.cold(state.short_of()).into_iter().filter_map(closed).collect()
+            state.cold(state.short_of().min(MOST)).into_iter().filter_map(closed).collect()
         };
         for (partition, column, chunks) in cold {
             let Some(file) = self.units.write_out(&column, &chunks)? else { continue };

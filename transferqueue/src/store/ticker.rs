@@ -81,7 +81,7 @@ impl Hunger {
             let starved = if core.stopped.is_none() { core.catalog.state().starved() } else { None };
             (starved, shared.spiller.as_ref())
         };
-        let Some(starved) = starved else {
+        let Some(starved) = starved.filter(|_| !spiller.is_some_and(Spiller::is_writing)) else {
             self.since = None;
             return Ok(());
         };

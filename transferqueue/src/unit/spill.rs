@@ -116,9 +116,11 @@ impl Spills {
                 continue;
             }
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse::<u64>().ok());
-            match number.filter(|number| known(*number)) {
-                Some(number) => next = next.max(number + 1),
-                None => fs::remove_file(&path).map_err(SpillError::io(&path, "delete it"))?,
+            match number {
+                Some(number) if known(number) => next = next.max(number + 1),
+                Some(_) => fs::remove_file(&path).map_err(SpillError::io(&path, "delete it"))?,
+                // A file of somebody else's.
+                None => {}
             }
         }
         // Files of an earlier life stay until its recovery has succeeded.

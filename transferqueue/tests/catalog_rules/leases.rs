@@ -347,3 +347,20 @@ fn a_restored_run_goes_on_after_poison_with_all_attempts() {
     (0..2).for_each(|_| fail(&mut world, s));
     world.work(s, "work", 1);
 }
+
+#[test]
+fn what_a_reader_outside_the_run_fails_at_goes_back_to_it_and_stops_nobody() {
+    let mut def = grpo(1, schedule(1, 1, 0, 9));
+    def.tasks.push(Task { external: true, ..task("exporter", "samples", Grain::Row, &["responses"], &[]) });
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    world.work(s, "rollout", 1);
+    for attempt in 1..=5 {
+        let claimed = world.claimed(s, "exporter", 1);
+        let (lease, rows) = (claimed.lease, claimed.batch.rows);
+        world.call(s, Command::Fail { lease, rows, error: format!("disk full, attempt {attempt}") }).unwrap();
+    }
+    assert_eq!((world.ledger("exporter").live, world.live("samples")), (1, 1));
+    world.work(s, "reward", 1);
+}

@@ -71,11 +71,11 @@ impl Journal {
             Origin::State(steps) => {
                 audit.rollback(*steps)?;
                 // A cycle's batches are cut after the publication before it: none of them is archived in the state.
-                stage_archive::rollback(&folder.archive(), *steps)?;
+                stage_archive::rollback(&folder.archive(), *steps, false)?;
             }
             Origin::There(gap) => {
-                // Batches of the cycle in progress may be done.
-                stage_archive::rollback(&folder.archive(), gap.steps + 1)?;
+                // Batches of the cycle in progress may be done; workers in processes may have outlived the store.
+                stage_archive::rollback(&folder.archive(), gap.steps + 1, true)?;
                 // After the machine went down the audit may even be ahead of the log.
                 audit.rollback(gap.audited.saturating_sub(1).min(gap.steps))?;
                 let definition = store.definition();

@@ -166,6 +166,15 @@ pub(super) fn per(
 
 /// The columns that a reader outside the run names.
 pub(super) fn external(scope: &Scope, key: &str, stage: &entry::Stage, refusals: &mut Refusals) -> Option<Columns> {
+    for (field, given) in [("attempts", stage.attempts.is_some()), ("on_failure", stage.on_failure.is_some())] {
+        if given {
+            let refusal = scope.refuse(&join(key, field), format!("`{field}`"), "a stage of the run");
+            refusals
+                .push(refusal.action(
+                    "leave it out: what an external reader fails at goes back to it, and nothing else happens",
+                ));
+        }
+    }
     let with = serde_json::Value::Object(stage.with.clone().into_iter().collect());
     let read: Result<entry::External, _> = serde_json::from_value(with);
     let (found, expected) = match read {

@@ -6,7 +6,7 @@ use super::super::{
     command::SpillFile,
     state::{
         State,
-        table::{Chunk, Spill, Table, set_bits},
+        table::{Chunk, Spill, Table},
     },
 };
 use crate::ids::{ChunkId, PartitionId, RowId};
@@ -21,12 +21,16 @@ impl State {
             }
         }
         let chunks: BTreeSet<ChunkId> = chunks.iter().copied().collect();
+        let column = chunks.iter().find_map(|chunk| Some(usize::from(table.chunks.get(chunk)?.column)));
         for row in table.live.iter().map(RowId) {
-            let held = table.pages.get(row).map_or(0, |row| row.held);
-            for column in set_bits(held) {
-                let cell = table.pages.cell(row, column).filter(|cell| chunks.contains(&cell.chunk));
-                table.fields[column].spilled += cell.map_or(0, |cell| u64::from(cell.bytes));
-            }
+            // All of one column.
+            let Some(column) =
+                column.filter(|column| table.pages.get(row).is_some_and(|row| row.held & 1 << column != 0))
+            else {
+                continue;
+            };
+            let cell = table.pages.cell(row, column).filter(|cell| chunks.contains(&cell.chunk));
+            table.fields[column].spilled += cell.map_or(0, |cell| u64::from(cell.bytes));
         }
         table.spills.insert(file.number, Spill { file, chunks });
     }

@@ -90,6 +90,17 @@ pub(crate) fn servable(state: &State, id: TaskId) -> bool {
     }
 }
 
+/// Whether there is anything to claim, be whoever should claim it there or not: a gang that waits for a rank is not idle.
+pub(crate) fn could_serve(state: &State, id: TaskId) -> bool {
+    let cursor = &state.cursors[id.0 as usize];
+    match cursor.counted {
+        Counted::Batches(tally) if cursor.gang.is_some() => {
+            servable(state, id) || next(state, state.table_of(cursor), cursor, tally).is_some()
+        }
+        _ => servable(state, id),
+    }
+}
+
 fn lease(
     state: &State,
     cursor: &Cursor,

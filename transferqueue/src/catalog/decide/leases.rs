@@ -146,7 +146,8 @@ impl Ending {
             Returned::SessionEnded => Some("the session that held it was lost"),
             Returned::Failed(error) => Some(error.as_str()),
         };
-        if let Some(error) = error {
+        // Who is no part of the run cannot stop it, nor take rows from those who are.
+        if let Some(error) = error.filter(|_| !cursor.def.external) {
             let tried = |row: &RowId| cursor.attempts.get(row).copied().unwrap_or(0) + 1;
             for row in rows.iter().filter(|row| tried(row) >= cursor.def.attempts) {
                 self.poison.push((lease.task, row, format!("{error} (attempt {})", tried(&row))));

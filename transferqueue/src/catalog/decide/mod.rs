@@ -15,7 +15,10 @@ mod settle;
 mod spill;
 mod write;
 
-pub(crate) use self::{claim::servable, settle::due};
+pub(crate) use self::{
+    claim::{could_serve, servable},
+    settle::due,
+};
 use super::{
     command::{Command, Reply},
     event::Event,

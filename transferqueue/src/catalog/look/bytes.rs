@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    decide::servable,
+    decide::could_serve,
     definition::Gate,
     state::{
         State,
         cursor::Cursor,
-        table::{Table, set_bits},
+        pages::Row,
+        table::{Field, Table, set_bits},
     },
     views::OwedView,
 };
@@ -79,7 +80,7 @@ impl State {
         let missing = self.short_of();
         let idle = |(task, cursor): (usize, &Cursor)| {
             cursor.def.external
-                || cursor.leases.is_empty() && cursor.done.is_empty() && !servable(self, TaskId(task as u32))
+                || cursor.leases.is_empty() && cursor.done.is_empty() && !could_serve(self, TaskId(task as u32))
         };
         if missing == 0 || !self.cursors.iter().enumerate().all(idle) {
             return None;
@@ -92,31 +93,35 @@ impl State {
         }
         let progress = self.progress.as_ref()?;
         let why = format!(
-            "the budget of {} bytes keeps the next group out ({missing} bytes are missing): {holders}; let it read them, give the store a folder to spill to, raise the budget, or take the reader out",
+            "the budget of {} bytes keeps the next group out ({missing} bytes are missing): {holders}; let it read them, let the store spill them, raise the budget, or take the reader out",
             self.definition.budget.unwrap_or_default(),
         );
         let consumed: u64 = self.cursors.iter().map(|cursor| cursor.consumed).sum();
         Some(Starved { moved: consumed + progress.admitted + progress.dropped + progress.retired, why })
     }
 
-    /// Who outside the run is owed what, in words; empty when nobody keeps memory.
-    pub(crate) fn held_outside(&self) -> String {
+    /// Who outside the run keeps what in memory that nobody in it wants, in words; empty when nobody does. Costs time in
+    /// proportion to the rows that are owed.
+    fn held_outside(&self) -> String {
         let external = self.cursors.iter().filter(|cursor| cursor.def.external);
         external.filter_map(|cursor| self.holds(cursor)).collect::<Vec<_>>().join("; ")
     }
 
-    /// What a reader outside the run is owed, in words; `None` when it is owed nothing that is in memory.
     fn holds(&self, cursor: &Cursor) -> Option<String> {
         let table = self.table_of(cursor);
         table.expansion.as_ref()?;
-        let columns = set_bits(cursor.reads).filter(|column| table.fields[*column].def.max_bytes.is_some());
-        let columns: Vec<usize> = columns.collect();
+        let outside = self.outside(table);
         let mut bytes = 0;
         for row in cursor.owing.iter().map(RowId) {
-            let held = table.pages.get(row).map_or(0, |row| row.held);
-            let cells = columns.iter().filter(|column| held & 1 << **column != 0);
-            let cells = cells.filter_map(|column| table.pages.cell(row, *column));
-            bytes += cells.filter(|cell| !table.is_spilled(cell.chunk)).map(|cell| u64::from(cell.bytes)).sum::<u64>();
+            let Some(found) = table.pages.get(row) else { continue };
+            for column in set_bits(found.held & cursor.reads) {
+                let field = &table.fields[column];
+                if field.def.max_bytes.is_none() || is_wanted(field, found, outside) {
+                    continue;
+                }
+                let cell = table.pages.cell(row, column).filter(|cell| !table.is_spilled(cell.chunk));
+                bytes += cell.map_or(0, |cell| u64::from(cell.bytes));
+            }
         }
         let names = table.names(cursor.reads);
         let (reader, partition, rows) = (&cursor.def.name, &table.name, cursor.owing.len());
@@ -152,6 +157,12 @@ struct Kept {
     cold: u64,
 }
 
+/// Whether anyone in the run still wants a cell.
+fn is_wanted(field: &Field, row: &Row, outside: u64) -> bool {
+    let readers = if field.readers == 0 { u64::MAX } else { field.readers };
+    readers & row.wanted() & !outside != 0 || field.linked && row.holds > 0
+}
+
 fn cold_in(partition: PartitionId, table: &Table, outside: u64, mixed: bool, left: &mut u64) -> Vec<Cold> {
     // A cell that still grows is in no file.
     let open: BTreeSet<ChunkId> = table.open.values().map(|open| open.chunk).collect();
@@ -162,9 +173,7 @@ fn cold_in(partition: PartitionId, table: &Table, outside: u64, mixed: bool, lef
         let Some(found) = table.pages.get(row) else { continue };
         for column in set_bits(found.held & counted) {
             let Some(cell) = table.pages.cell(row, column) else { continue };
-            let field = &table.fields[column];
-            let readers = if field.readers == 0 { u64::MAX } else { field.readers };
-            let wanted = readers & found.wanted() & !outside != 0 || field.linked && found.holds > 0;
+            let wanted = is_wanted(&table.fields[column], found, outside);
             let new = || Kept { column, slots: Vec::new(), bytes: 0, cold: 0 };
             let chunk = chunks.entry(cell.chunk).or_insert_with(new);
             chunk.slots.push(cell.slot);

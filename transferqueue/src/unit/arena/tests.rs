@@ -130,6 +130,16 @@ fn cells_of_rows_that_stay_keep_no_file_of_versions_that_go() {
 }
 
 #[test]
+fn a_store_that_never_flushes_holds_no_file_that_is_deleted() {
+    let dir = tempfile::tempdir().unwrap();
+    let arena = Arena::create(machine(), dir.path(), SEGMENT, 0).unwrap();
+    (0..50).for_each(|i| drop(keep(&arena, i, &dense(), &numbers(0, 2000))));
+    let filling = arena.lock();
+    let held: Vec<_> = filling.unsynced.values().filter(|segment| segment.strong_count() > 0).collect();
+    assert_eq!((held.len(), filling.unsynced.len()), (1, 1), "the one that is being filled");
+}
+
+#[test]
 fn an_empty_payload_behind_one_that_fills_its_segment_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let arena = Arena::create(machine(), dir.path(), 64, 0).unwrap();
