@@ -127,6 +127,18 @@ fn ppo_is_replayed_into_both_trainers_or_one_of_them() {
     assert!(said.contains("stage `actor` trains from step 2 on"), "{said}");
 }
 
+#[test]
+fn a_trainer_that_is_done_first_waits_for_the_first_weights_of_the_other() {
+    let place = workplace();
+    place.succeed("ppo.yaml", &[RECORD, "data.train_batch_size=16", "actor_rollout_ref.rollout.n=1"]);
+    // Replayed rows wait for no weights: whichever trainer is not held has done its part of a cycle before the other has begun.
+    let mut command = place.command(&["replay", "runs/small", "--quiet"]);
+    let output = command.env("TQ_STALL_AT", "trainer::offer:4").output().expect("program under test");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_trained_again(&place, "policy");
+    assert_trained_again(&place, "critic");
+}
+
 /// Columns of an archive, batch by batch, with what is known of the rows but for their numbers.
 fn columns(place: &Workplace, run: &str, names: &[&str]) -> Vec<String> {
     let batch = |path: std::path::PathBuf| {

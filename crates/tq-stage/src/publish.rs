@@ -96,7 +96,12 @@ impl StageContext {
         stage.save(&mut writer).with_context(|| format!("stage `{}`: saving", self.stage()))?;
         let (tensors, entries) = writer.into_parts();
         let weights = self.weights()?;
-        let newest = weights.newest()?;
+        let mut newest = weights.newest()?;
+        if cycle.is_some() && newest.version.is_none() {
+            // Others still load their first weights, and version 0 is published with the last of them.
+            weights.pin(Some(0))?;
+            newest = weights.newest()?;
+        }
         let version = newest.version.map_or(0, |v| v.version + 1);
         let partition = weights.write("weights", newest.lineage, version, &tensors)?;
         let state = weights.write("state", newest.lineage, version, &entries)?;
