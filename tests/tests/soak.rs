@@ -29,7 +29,12 @@ const SETUP: [&str; 6] = [
 const EVERY: Duration = Duration::from_secs(5);
 
 fn seconds() -> u64 {
-    env::var("TQ_SOAK_SECONDS").map_or(3_600, |text| text.parse().expect("TQ_SOAK_SECONDS is a number"))
+    let seconds = env::var("TQ_SOAK_SECONDS").map_or(3_600, |text| text.parse().expect("TQ_SOAK_SECONDS is a number"));
+    assert!(
+        seconds >= 600,
+        "TQ_SOAK_SECONDS={seconds}: a sixth of it must outlast the reader's pauses; give it 600 or more"
+    );
+    seconds
 }
 
 /// One look at the run.
@@ -141,6 +146,7 @@ fn median(looks: &[Look], of: impl Fn(&Look) -> u64) -> u64 {
 #[test]
 #[ignore = "an hour: make soak"]
 fn a_run_of_an_hour_grows_in_nothing() {
+    let length = Duration::from_secs(seconds());
     let place = Workplace::new(env!("CARGO_BIN_EXE_tq-run-under-test"));
     let mut command = place.small("quickstart.yaml", &SETUP);
     let said = fs::File::create(place.path().join("stderr")).expect("file for what it says");
@@ -151,7 +157,7 @@ fn a_run_of_an_hour_grows_in_nothing() {
     let read = |name: &str| fs::read_to_string(place.run_file("small", name)).ok().map(|text| text.trim().to_owned());
     let (url, token) = until(|| Some((read("url")?, read("token")?)));
     let exporter = thread::spawn(move || export(&url, &token));
-    let (begun, length) = (Instant::now(), Duration::from_secs(seconds()));
+    let begun = Instant::now();
     let (mut looks, mut shown) = (Vec::new(), Duration::ZERO);
     while begun.elapsed() < length {
         thread::park_timeout(EVERY);
