@@ -57,8 +57,8 @@ mod reports;
 mod settings;
 mod worker;
 
-/// Cells come and go by the megabyte, on threads that others free them from. The system's allocator keeps what one thread has freed
-/// for that thread: a store of 10 MB grew by 0.6 MB a step (`docs/performance.md`).
+/// Cells come and go by the megabyte, allocated on one thread and freed on another. The system's allocator held on to what was
+/// freed: a store of 10 MB grew by 0.7 MB a step (`docs/performance.md`).
 #[cfg(feature = "mimalloc")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -54,8 +54,9 @@ impl Store {
     /// after it), so that whoever keeps a record of them may close a gap.
     ///
     /// # Errors
-    /// [`Error::Options`] when `options` ask for another number of units than the store had. [`Error::Log`] and [`Error::Arena`] by file, when what is needed is damaged, foreign or not there: nothing wrong is
-    /// ever served. The last snapshot is the way on then ([`Store::restore`]).
+    /// [`Error::Options`] when `options` ask for another number of units than the store had, or name no folder for cells that
+    /// were spilled. [`Error::Log`], [`Error::Arena`] and [`Error::Spill`] by file, when what is needed is damaged, foreign or
+    /// not there: nothing wrong is ever served. The last snapshot is the way on then ([`Store::restore`]).
     pub fn recover(
         options: &Options,
         replayed: impl FnMut(&Publication, &Record, &State),

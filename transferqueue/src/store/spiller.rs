@@ -70,8 +70,8 @@ impl Spiller {
     /// Waits until bytes are wanted; `false` when the store ends.
     fn wait(&self) -> bool {
         let idle = |state: &mut State| !state.nudged && !state.ending;
-        let state = self.wanted.wait_while(self.lock(), idle).expect("invariant: nothing panics under this lock");
-        let mut state = state;
+        let waited = self.wanted.wait_while(self.lock(), idle);
+        let mut state = waited.expect("invariant: nothing panics under this lock");
         state.nudged = false;
         !state.ending
     }
