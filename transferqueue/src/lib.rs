@@ -87,7 +87,7 @@ pub mod unit;
 pub mod wire;
 
 pub use batch::{Batch, BatchError};
-pub use catalog::command::{BatchRef, CutRef, NewRow, RowHead, Span, Tag, Tags, VersionRef};
+pub use catalog::command::{BatchRef, CutRef, NewRow, RowHead, Sampled, SavedRow, Span, Tag, Tags, VersionRef};
 pub use catalog::{Refusal, definition::Definition};
 pub use element::Element;
 pub use error::Error;
@@ -95,6 +95,6 @@ pub use ids::{ChunkId, ColumnId, GroupId, LeaseId, Millis, ModelId, PartitionId,
 pub use log::Flush;
 pub use outputs::{OutputError, Outputs};
 pub use schema::{Column, Dtype, Kind};
-pub use session::{Addend, Claim, Gang, Lease, Pinned, Session};
+pub use session::{Addend, Claim, Gang, Lease, Pinned, Saved, Session};
 pub use snapshot::{Captured, Manifest};
 pub use store::{Durability, Options, Publication, Recovered, Store};

@@ -102,6 +102,7 @@ pub(crate) fn table(partition: &definition::Partition, declared: bool) -> Table 
         chunks: BTreeMap::new(),
         spills: BTreeMap::new(),
         open: BTreeMap::new(),
+        saved: BTreeMap::new(),
         reserved: 0,
         eras: BTreeMap::new(),
         batches: BTreeMap::new(),

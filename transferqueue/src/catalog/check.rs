@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    definition::{Birth, Definition, Gate, Grain, Order, Partition, Schedule, Task},
+    definition::{Birth, Definition, Gate, Grain, OnLost, Order, Partition, Schedule, Task},
     limits::{MAX_COLUMNS, MAX_RANKS, MAX_TASKS},
     predicate::Predicate,
     refusal::Refusal,
@@ -214,6 +214,11 @@ fn models(def: &Definition, task: &Task) -> Checked {
         }
     }
     gang(def, task)?;
+    if task.on_lost == OnLost::Resume && (task.trains.is_some() || task.writes.is_empty()) {
+        return refuse(format!(
+            "task `{name}` has `on_lost: resume`, and trains or writes no column: there is nothing to resume; leave it out"
+        ));
+    }
     if task.external && (task.trains.is_some() || !task.writes.is_empty()) {
         return refuse(format!(
             "task `{name}` is external, and trains or writes columns: the run would wait for what may never come; an external task reads alone"

@@ -95,6 +95,24 @@ pub struct Span {
     pub last: u64,
 }
 
+/// Consecutive tokens of a row that were sampled with one weight version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampled {
+    /// The version.
+    pub version: u64,
+    /// How many tokens, at least 1.
+    pub tokens: u64,
+}
+
+/// What a writer says about a row that it saves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedRow {
+    /// Which row.
+    pub row: RowId,
+    /// Weight versions of its tokens so far, in order; versions rise.
+    pub sampled: Vec<Sampled>,
+}
+
 /// What a writer says about one row besides its cells.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RowNote {
@@ -203,6 +221,17 @@ pub enum Command {
         /// Tags and versions of leased rows.
         notes: Vec<RowNote>,
     },
+    /// Partial outputs of leased rows: not visible, but handed to whoever leases the rows next, should this lease end without
+    /// them. They take the place of what was saved of these rows before, and go once the rows are finished. Only tasks with
+    /// [`OnLost::Resume`](super::definition::OnLost::Resume).
+    Save {
+        /// Which lease.
+        lease: LeaseId,
+        /// Open cells of leased rows.
+        cells: Vec<CellWrite>,
+        /// Versions of those rows' tokens; rows without are saved, too.
+        rows: Vec<SavedRow>,
+    },
     /// Outputs become visible and `rows` become consumed, in one event.
     Commit {
         /// Which lease.
@@ -285,6 +314,13 @@ pub enum Command {
         /// All of one column.
         chunks: Vec<ChunkId>,
     },
+    /// Bytes of what was saved of these rows are lost: their next workers begin anew. Sent by the store itself.
+    Forget {
+        /// Of which partition.
+        partition: PartitionId,
+        /// Which rows; those without anything saved are left out.
+        rows: Rows,
+    },
     /// Time passed: leases and sessions that are due end. Sent by the store itself.
     Tick,
     /// Consequences that are due: admissions, cuts, ends of stream, freed chunks. The catalog sees to them after every
@@ -331,6 +367,17 @@ pub struct ColumnRef {
     pub runs: Vec<CellRun>,
 }
 
+/// What was saved of some rows of a batch, all in the same columns, before their worker was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedRef {
+    /// Which rows.
+    pub rows: Rows,
+    /// Where their partial cells lie.
+    pub columns: Vec<ColumnRef>,
+    /// Weight versions of the tokens, one entry a row.
+    pub sampled: Vec<Vec<Sampled>>,
+}
+
 /// The pointer: which rows, and where their columns lie. Identity, not permission; small; holds no bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchRef {
@@ -342,6 +389,9 @@ pub struct BatchRef {
     pub rows: Rows,
     /// The columns asked for.
     pub columns: Vec<ColumnRef>,
+    /// For a claim: what former workers have saved of these rows. Rows that are not in it begin anew.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub saved: Vec<SavedRef>,
 }
 
 /// What a worker knows of a claimed row without reading a byte.
@@ -447,7 +497,7 @@ pub enum Reply {
         task: TaskId,
         claimed: Claimed,
     },
-    /// `dropped`: named rows that someone else had dropped meanwhile; nothing of them was kept.
+    /// For writes and saves. `dropped`: named rows that someone else had dropped meanwhile; nothing of them was kept.
     Written {
         dropped: Rows,
     },

@@ -113,6 +113,24 @@ pub enum Poison {
     Drop,
 }
 
+/// What becomes of unfinished work on a row whose worker is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLost {
+    /// It is done again.
+    #[default]
+    Again,
+    /// What the worker has saved ([`Command::Save`](super::command::Command::Save)) goes to the next one.
+    Resume,
+}
+
+impl OnLost {
+    /// Whether it is the usual.
+    pub fn is_again(&self) -> bool {
+        *self == Self::Again
+    }
+}
+
 /// A named consumer of one partition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
@@ -145,6 +163,9 @@ pub struct Task {
     pub attempts: u32,
     /// What poison does.
     pub on_poison: Poison,
+    /// What becomes of unfinished work on a row whose worker is lost.
+    #[serde(default, skip_serializing_if = "OnLost::is_again")]
+    pub on_lost: OnLost,
     /// Life of a lease without renewal, in milliseconds.
     pub lease_ms: u64,
     /// Whoever consumes it is no part of the run and may never come: the run ends without it, its failures are counted and
@@ -169,6 +190,7 @@ impl Task {
             samples_with: None,
             attempts: 3,
             on_poison: Poison::Stop,
+            on_lost: OnLost::Again,
             lease_ms: 60_000,
             external: false,
         }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    command::{CellWrite, DropRows, NewRow, Reply, RowNote, SpillFile, Totals},
+    command::{CellWrite, DropRows, NewRow, Reply, RowNote, SavedRow, SpillFile, Totals},
     definition::{Definition, Partition},
 };
 use crate::ids::{ChunkId, GroupId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -131,6 +131,10 @@ pub enum Event {
     LeaseRenewed { lease: LeaseId, progress: u64, at: Millis },
     /// Outputs became visible.
     CellsWritten { partition: PartitionId, task: Option<TaskId>, cells: Vec<CellWrite>, notes: Vec<RowNote> },
+    /// Partial outputs of leased rows took the place of what was saved of them before. `rows`: every row that is live.
+    RowsSaved { lease: LeaseId, task: TaskId, cells: Vec<CellWrite>, rows: Vec<SavedRow> },
+    /// What was saved of these rows is gone.
+    SavedForgotten { partition: PartitionId, rows: Rows },
     /// Rows were consumed (for a training task: done) and left the lease. `lost`: rows the worker finished although they
     /// had been dropped; they leave the lease without being consumed.
     RowsCommitted {

@@ -13,7 +13,7 @@ use super::{
     state::{
         Session, State,
         cursor::{Counted, Cursor},
-        table::{Field, Table, set_bits},
+        table::{Field, Open, Table, set_bits},
     },
     views::{
         ColumnView, LeaseView, LedgerEntry, LiveRun, PartitionView, ScheduleView, SessionView, TaskLoss, TaskView,
@@ -224,15 +224,33 @@ impl State {
         self.table_of(cursor).closed && cursor.idle() && (cursor.training.is_none() || self.over())
     }
 
-    /// Every sealed cell that is held, as runs: what a snapshot writes.
+    /// Every cell whose bytes are to stay, as runs: what a snapshot writes. Sealed ones that are held, and saved ones.
     pub fn live_cells(&self) -> impl Iterator<Item = LiveRun> + '_ {
-        self.tables.iter().flat_map(|(&partition, table)| {
+        let held = self.tables.iter().flat_map(|(&partition, table)| {
             table.pages.held().map(move |(column, cell, len)| LiveRun {
                 partition,
                 column: ColumnId(column as u16),
                 chunk: cell.chunk,
                 slot: cell.slot,
                 len,
+            })
+        });
+        held.chain(self.saved_cells().map(|(_, run)| run))
+    }
+
+    /// Every saved cell, with its row.
+    pub(crate) fn saved_cells(&self) -> impl Iterator<Item = (RowId, LiveRun)> + '_ {
+        self.tables.iter().flat_map(move |(&partition, table)| {
+            table.saved.keys().flat_map(move |&(row, task)| {
+                let cells = table.open_in(row, self.cursors[task.0 as usize].writes);
+                let run = move |(column, Open { chunk, slot, .. })| LiveRun {
+                    partition,
+                    column: ColumnId(column),
+                    chunk,
+                    slot,
+                    len: 1,
+                };
+                cells.map(move |cell| (row, run(cell)))
             })
         })
     }

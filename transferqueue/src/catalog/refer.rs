@@ -1,17 +1,19 @@
 //! Pointers: where the columns of given rows lie, and what is known of the rows themselves.
 
+use std::collections::BTreeMap;
+
 use super::{
-    command::{BatchRef, CellRun, ColumnRef, RowHead},
+    command::{BatchRef, CellRun, ColumnRef, RowHead, SavedRef},
     refusal::Refusal,
     state::{
         State,
         cursor::Cursor,
         pages::place,
-        table::{Table, set_bits},
+        table::{Open, Table, set_bits},
     },
 };
 use crate::{
-    ids::{ColumnId, GroupId, PartitionId, RowId, Rows},
+    ids::{ColumnId, GroupId, PartitionId, RowId, Rows, TaskId},
     schema::Kind,
 };
 
@@ -69,7 +71,39 @@ impl State {
                 push(&mut found.runs, cell.ok_or_else(|| no_cell(table, &found.name, id, true))?);
             }
         }
-        Ok(BatchRef { incarnation: self.incarnation(), partition, rows: rows.clone(), columns: refs })
+        Ok(BatchRef {
+            incarnation: self.incarnation(),
+            partition,
+            rows: rows.clone(),
+            columns: refs,
+            saved: Vec::new(),
+        })
+    }
+
+    /// What was saved of rows that a task is about to have, one entry for each set of columns.
+    pub(super) fn saved(&self, cursor: &Cursor, task: TaskId, rows: &Rows) -> Vec<SavedRef> {
+        let table = self.table_of(cursor);
+        let mut by_columns: BTreeMap<Vec<u16>, SavedRef> = BTreeMap::new();
+        // Most claims look at a table without any.
+        for row in rows.iter().filter(|_| !table.saved.is_empty()) {
+            let Some(saved) = table.saved.get(&(row, task)) else { continue };
+            let (columns, cells): (Vec<u16>, Vec<Open>) = table.open_in(row, cursor.writes).unzip();
+            let column = |&column: &u16| ColumnRef {
+                name: table.fields[usize::from(column)].def.name.clone(),
+                partition: cursor.partition,
+                column: ColumnId(column),
+                runs: Vec::new(),
+            };
+            let empty =
+                SavedRef { rows: Rows::default(), columns: columns.iter().map(column).collect(), sampled: Vec::new() };
+            let found = by_columns.entry(columns).or_insert(empty);
+            found.rows.push(row);
+            found.sampled.push(saved.sampled.clone());
+            for (pointer, Open { chunk, slot, .. }) in found.columns.iter_mut().zip(cells) {
+                push(&mut pointer.runs, CellRun { chunk, generation: 0, slot, len: 1 });
+            }
+        }
+        by_columns.into_values().collect()
     }
 
     fn source<'a>(

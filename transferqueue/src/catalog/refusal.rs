@@ -58,6 +58,10 @@ pub enum Refusal {
         "task `{task}` cannot commit rows {rows} of `{partition}`: column `{column}` is not sealed there; write and seal it, or drop the rows in the same commit"
     )]
     Unsealed { task: String, partition: String, column: String, rows: Rows },
+    #[error(
+        "task `{task}` has `on_lost: again`: what is not finished is not saved; declare `on_lost: resume` for it, or save nothing"
+    )]
+    NotResumed { task: String },
     #[error("column `{column}` of `{partition}`, row {row}: {found}; {hint}")]
     Cell { partition: String, column: String, row: RowId, found: String, hint: String },
     #[error("cells of `{partition}`: {found}; expected {expected}")]

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     bits::Bits,
-    definition::Gate,
+    definition::{Gate, OnLost},
     state::{
         State,
         cursor::{Counted, Cursor, Tally},
         table::{Group, Table, set_bits},
     },
 };
-use crate::ids::{ChunkId, GroupId, PartitionId, RowId, Rows};
+use crate::ids::{ChunkId, GroupId, PartitionId, RowId, Rows, TaskId};
 
 type Verdict = Result<(), String>;
 
@@ -38,6 +38,7 @@ impl State {
             within(self.verify_rows(id, table))?;
             within(self.verify_groups(table))?;
             within(verify_bytes(table))?;
+            within(self.verify_saved(table))?;
         }
         for cursor in &self.cursors {
             let within = |verdict: Verdict| verdict.map_err(|error| format!("task `{}`: {error}", cursor.def.name));
@@ -70,6 +71,31 @@ impl State {
         }
         equal(|| "rows in pages".into(), table.pages.len(), table.live.len())?;
         equal(|| "keys".into(), table.keys.len(), keys)
+    }
+
+    /// Whatever is open is in some worker's hands, or saved of a row that is still owed to a task which resumes.
+    fn verify_saved(&self, table: &Table) -> Verdict {
+        for &(row, task) in table.saved.keys() {
+            let cursor = &self.cursors[task.0 as usize];
+            let name = &cursor.def.name;
+            holds(
+                || format!("row {row} is saved for `{name}`, which does it again"),
+                cursor.def.on_lost == OnLost::Resume,
+            )?;
+            holds(|| format!("row {row} is saved for `{name}`, which does not owe it"), cursor.owing.contains(row.0))?;
+            let cells = table.open_in(row, cursor.writes).next();
+            holds(|| format!("row {row} is saved for `{name}` without a cell"), cells.is_some())?;
+        }
+        for &(row, column) in table.open.keys() {
+            let writes = |task: &&TaskId| self.cursors[task.0 as usize].writes & 1 << column != 0;
+            let in_hand = |task: &TaskId| {
+                let leases = &self.cursors[task.0 as usize].leases;
+                table.saved.contains_key(&(row, *task)) || leases.iter().any(|id| self.leases[id].rows.contains(row.0))
+            };
+            let kept = table.tasks.iter().filter(writes).any(in_hand);
+            holds(|| format!("an open cell of row {row} is in nobody's hands, and not saved"), kept)?;
+        }
+        Ok(())
     }
 
     /// Children that still need a row of their parent.

@@ -275,6 +275,17 @@ pub enum RowTaskState {
     NotOwed,
 }
 
+/// Unfinished work on a row that outlives its worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SavedView {
+    /// Name of the session that saved it.
+    pub worker: String,
+    /// Tokens in it, where the worker said their versions.
+    pub tokens: u64,
+    /// Bytes of its cells.
+    pub bytes: u64,
+}
+
 /// One task and a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowTask {
@@ -290,6 +301,9 @@ pub struct RowTask {
     pub failed: u32,
     /// Attempts before it counts as poison.
     pub attempts: u32,
+    /// What is saved of its unfinished work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saved: Option<SavedView>,
     /// Anything more.
     pub note: String,
 }

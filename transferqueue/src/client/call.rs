@@ -176,6 +176,7 @@ fn name(command: &Command) -> &'static str {
         Command::Join { .. } => "join",
         Command::Renew { .. } => "renew",
         Command::Write { .. } => "write",
+        Command::Save { .. } => "save",
         Command::Commit { .. } => "commit",
         Command::Release { .. } => "release",
         Command::Fail { .. } => "fail",
@@ -186,6 +187,7 @@ fn name(command: &Command) -> &'static str {
         Command::Unpin { .. } => "unpin",
         Command::Lose(_) => "lose",
         Command::Spill { .. } => "spill",
+        Command::Forget { .. } => "forget",
         Command::Tick => "tick",
         Command::Settle => "settle",
     }

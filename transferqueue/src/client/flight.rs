@@ -25,7 +25,7 @@ use crate::{
     ids::{ColumnId, PartitionId, SessionId},
     ipc::Messages,
     server::limits::BATCH_BYTES,
-    transport::{Placed, Target, Transport, TransportError, View},
+    transport::{Placed, Purpose, Target, Transport, TransportError, View},
     unit::{OpenCell, UnitError},
     wire::{self, Pointer, Spot, Ticket},
 };
@@ -176,6 +176,7 @@ impl Transport for Flight {
             partition: target.partition.0,
             column: target.id.0.into(),
             number: lane.put(),
+            partial: target.purpose == Purpose::Partial,
         };
         let cells = array.len();
         let schema = Arc::new(Schema::new(vec![arrow_map::field(target.column).map_err(map)?]));

@@ -18,7 +18,7 @@ impl<'a> Frames<'a> {
         let descriptor = match kind {
             // A column of the table, for the session that there is.
             0..=31 => {
-                let put = wire::Put { session: 1, partition: 0, column: kind.into(), number: 1 };
+                let put = wire::Put { session: 1, partition: 0, column: kind.into(), number: 1, partial: false };
                 FlightDescriptor::new_cmd(put.encode_to_vec())
             }
             32 => FlightDescriptor::new_path(vec!["bare".to_owned()]),

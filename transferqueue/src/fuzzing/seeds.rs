@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     catalog::{
-        command::{CellWrite, Command, DropRows, NewRow, RowNote, Sizes, Span, Tag, Tags},
+        command::{CellWrite, Command, DropRows, NewRow, RowNote, Sampled, SavedRow, Sizes, Span, Tag, Tags},
         definition::{Birth, Partition},
         event::{Event, Record},
     },
@@ -69,6 +69,11 @@ fn commands() -> Vec<Command> {
         Command::ClaimAny { tasks: vec![TaskId(1), task, TaskId(3)], limit: 1 },
         Command::Renew { lease, progress: 3 },
         Command::Write { lease, cells: written.clone(), notes: notes.clone() },
+        Command::Save {
+            lease,
+            cells: vec![CellWrite { seal: false, ..written[0].clone() }],
+            rows: vec![SavedRow { row: RowId(3), sampled: vec![Sampled { version: 0, tokens: 2 }] }],
+        },
         Command::Commit { lease, rows: rows.clone(), cells: written, notes, drops: drops.clone() },
         Command::Release { lease, rows: rows.clone() },
         Command::Fail { lease, rows, error: "it broke".into() },
@@ -122,7 +127,7 @@ fn messages() -> Vec<Seed> {
         behind(6, resolve.encode_to_vec()),
         behind(7, resolved.encode_to_vec()),
         behind(8, Ticket::from(&pointer).encode_to_vec()),
-        behind(9, Put { session: 1, partition: 0, column: 1, number: 3 }.encode_to_vec()),
+        behind(9, Put { session: 1, partition: 0, column: 1, number: 3, partial: true }.encode_to_vec()),
         behind(10, placed.encode_to_vec()),
         behind(12, json(&reply)),
         behind(12, definition),

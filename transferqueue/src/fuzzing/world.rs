@@ -176,7 +176,7 @@ impl World {
         let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
         let batch = arrow::array::RecordBatch::try_new(schema.clone(), vec![encoded[0].1.clone()]).unwrap();
         let mut sent: Vec<FlightData> = batches_to_flight_data(&schema, [&batch]).unwrap();
-        let put = wire::Put { session, partition: partition.into(), column: column.into(), number };
+        let put = wire::Put { session, partition: partition.into(), column: column.into(), number, partial: false };
         sent[0].flight_descriptor = Some(FlightDescriptor::new_cmd(put.encode_to_vec()));
         drop(
             writing::put(&self.service, stream::iter(sent.into_iter().map(Ok))).now_or_never().expect("nothing waits"),

@@ -37,7 +37,7 @@ pub struct Happening {
     pub lineage: u64,
     /// Milliseconds of store time since the store was created or restored.
     pub at_ms: u64,
-    /// `born`, `leased`, `written`, `committed`, `returned`, `cut`, `published`, `dropped`, `poisoned`.
+    /// `born`, `leased`, `written`, `saved`, `committed`, `returned`, `cut`, `published`, `dropped`, `poisoned`.
     pub kind: String,
     /// In words.
     pub what: String,
@@ -82,6 +82,8 @@ pub(crate) struct Story<'a> {
     sessions: BTreeMap<SessionId, String>,
     /// Leases that hold the row, with their holders.
     leases: BTreeMap<LeaseId, SessionId>,
+    /// What is saved of it by task, in words.
+    saved: BTreeMap<TaskId, String>,
     group: Option<GroupId>,
     cut: Option<u64>,
     trained: bool,
@@ -157,7 +159,9 @@ impl<'a> Story<'a> {
             }
             Event::Leased { lease, task, session, rows, .. } if self.holds(*task, rows) => {
                 self.leases.insert(*lease, *session);
-                let what = format!("`{}`: claimed by {} under lease {lease}", self.task(*task), self.worker(*session));
+                let (name, worker) = (self.task(*task), self.worker(*session));
+                let saved = self.saved.get(task).map_or_else(String::new, |saved| format!(", with {saved}"));
+                let what = format!("`{name}`: claimed by {worker} under lease {lease}{saved}");
                 self.add(record, "leased", what);
             }
             Event::SharesCut { task, cycle, shares, .. } if self.of(*task) => {
@@ -180,6 +184,18 @@ impl<'a> Story<'a> {
                     record.call.map_or_else(String::new, |(session, _)| format!(" ({})", self.worker(session)));
                 let columns = if columns.is_empty() { "tags alone".to_owned() } else { columns };
                 self.add(record, "written", format!("{who}{worker} wrote {columns}{note}"));
+            }
+            Event::RowsSaved { lease, task, rows, .. } if self.of(*task) => {
+                let Some(saved) = rows.iter().find(|saved| saved.row == row) else { return };
+                let tokens: u64 = saved.sampled.iter().map(|stretch| stretch.tokens).sum();
+                let worker = self.leases.get(lease).map_or_else(|| "?".to_owned(), |session| self.worker(*session));
+                let what = format!("`{}` ({worker}) saved {tokens} tokens of it, unfinished", self.task(*task));
+                self.saved.insert(*task, format!("{tokens} tokens that {worker} had saved"));
+                self.add(record, "saved", what);
+            }
+            Event::SavedForgotten { partition, rows } if self.is(*partition) && rows.contains(row) => {
+                self.saved.clear();
+                self.add(record, "saved", "what was saved of it cannot be had any more".to_owned());
             }
             Event::RowsCommitted { lease, task, rows, lost } if self.holds(*task, rows) || self.holds(*task, lost) => {
                 self.leases.remove(lease);

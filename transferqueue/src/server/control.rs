@@ -94,7 +94,7 @@ fn check(service: &Service, command: &Command, session: Option<u64>) -> Result<(
         false => Err(format!("a name of {} bytes; at most {}", name.len(), limits::NAME_BYTES)),
     };
     match command {
-        Command::Lose(_) | Command::Spill { .. } | Command::Tick | Command::Settle => {
+        Command::Lose(_) | Command::Spill { .. } | Command::Forget { .. } | Command::Tick | Command::Settle => {
             Err("only the store itself sends this command".to_owned())
         }
         Command::OpenSession { here: true, .. } => Err("a session of another process is not `here`".to_owned()),

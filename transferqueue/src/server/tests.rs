@@ -67,7 +67,7 @@ impl Client {
         let array = Arc::new(Float32Array::from(rewards.to_vec()));
         let batch = RecordBatch::try_new(schema.clone(), vec![array]).unwrap();
         let mut sent = batches_to_flight_data(&schema, [&batch]).unwrap();
-        let put = wire::Put { session: self.session, partition: 1, column: 1, number };
+        let put = wire::Put { session: self.session, partition: 1, column: 1, number, partial: false };
         sent[0].flight_descriptor = Some(FlightDescriptor::new_cmd(put.encode_to_vec()));
         let result = put_stream(&self.world, sent)?.expect("an answer");
         let spot = wire::Placed::decode(result.app_metadata).unwrap().spot.unwrap();

@@ -20,9 +20,8 @@ use crate::{
     ipc::Messages,
     link::Link,
     outputs,
-    schema::Column,
     store::{asking::Asked, core::Sender, held::Cells},
-    transport::{Placed, TransportError},
+    transport::{Placed, Purpose, Target, TransportError},
     unit::{UnitError, Writer},
     wire::{self, decode},
 };
@@ -110,7 +109,8 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
         return Ok(wire::Placed::new(chunk, slot, &sizes));
     }
     let (id, writer) = (ColumnId(position as u16), Some((session, put.number)));
-    let (placed, bytes) = place(service, writer, partition, id, column, &parts)?;
+    let purpose = if put.partial { Purpose::Partial } else { Purpose::Final };
+    let (placed, bytes) = place(service, writer, Target { partition, id, column, purpose }, &parts)?;
     // The same put may have come over two connections at once: the place that counts is told.
     let rows = parts.iter().map(|part| part.len() as u64).sum();
     let cells = Cells { key: (partition, id), rows, bytes, placed };
@@ -123,16 +123,15 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
 fn place(
     service: &Service,
     writer: Option<Writer>,
-    partition: PartitionId,
-    id: ColumnId,
-    column: &Column,
+    target: Target<'_>,
     parts: &[&ArrayRef],
 ) -> Result<(Placed, u64), TransportError> {
+    let column = target.column;
     let map = |error: arrow_map::MapError| TransportError::Unit(UnitError::Map(error));
     parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
     let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
     let bytes = array.get_buffer_memory_size() as u64;
-    let placed = service.store.units().write_for(writer, partition, id, column, array);
+    let placed = service.store.units().write_for(writer, target, array);
     placed.map(|placed| (placed, bytes)).map_err(TransportError::Unit)
 }
 
@@ -156,7 +155,8 @@ async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBat
             continue;
         }
         let id = ColumnId(position as u16);
-        let (placed, _) = place(service, None, partition, id, &columns[position], &[array])?;
+        let target = Target { partition, id, column: &columns[position], purpose: Purpose::Final };
+        let (placed, _) = place(service, None, target, &[array])?;
         cells.push(CellWrite {
             column: id,
             rows: positions.clone(),

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     batch::Batch,
     catalog::{
-        command::{BatchRef, Claimed, Command, CutRef, Reply, RowHead},
+        command::{BatchRef, Claimed, Command, CutRef, Reply, RowHead, Sampled, SavedRef, SavedRow},
         definition::Partition,
     },
     element::Element,
@@ -17,8 +17,18 @@ use crate::{
     ids::{ColumnId, LeaseId, RowId, Rows, TaskId},
     outputs::{OutputError, Outputs, unknown},
     schema::Kind,
+    transport::Purpose,
     unit::OpenCell,
 };
+
+/// What former workers have saved of some claimed rows, all in the same columns.
+#[derive(Debug)]
+pub struct Saved {
+    /// The cells so far.
+    pub batch: Batch,
+    /// Weight versions of each row's tokens, in the batch's order.
+    pub sampled: Vec<Vec<Sampled>>,
+}
 
 /// Leased rows. Dropping a lease gives back what is not committed: released, or failed when the thread panics.
 pub struct Lease {
@@ -118,6 +128,43 @@ impl Lease {
         Ok(())
     }
 
+    /// What former workers have saved of the claimed rows, one entry for each set of columns. Rows that are in none of them begin
+    /// anew.
+    ///
+    /// # Errors
+    /// As [`Lease::batch`].
+    pub fn saved(&self) -> Result<Vec<Saved>, Error> {
+        let read = |saved: &SavedRef| {
+            let heads = self.heads.iter().filter(|head| saved.rows.contains(head.row)).cloned().collect();
+            let batch = self.session.read_columns(&saved.columns, Arc::new(heads))?;
+            Ok(Saved { batch, sampled: saved.sampled.clone() })
+        };
+        self.claimed.batch.saved.iter().map(read).collect()
+    }
+
+    /// Saves unfinished work on rows, for whoever has them next if this worker is lost: cells that grow until the commit, and
+    /// the weight versions of their tokens so far. It takes the place of what was saved of these rows before. Only for
+    /// a task with [`OnLost::Resume`](crate::catalog::definition::OnLost::Resume).
+    ///
+    /// # Errors
+    /// [`Error::Outputs`] by column, [`Error::Refused`]; nothing is saved then.
+    pub fn save(&mut self, outputs: Outputs, sampled: Vec<SavedRow>) -> Result<(), Error> {
+        if !outputs.drops.is_empty() || !outputs.notes.is_empty() {
+            let what = "what is saved has cells and versions of tokens; it has no rows to drop and no notes".to_owned();
+            return Err(OutputError::Misplaced { what }.into());
+        }
+        let rows = outputs.rows.clone().unwrap_or_else(|| self.left.clone());
+        let description = self.description()?;
+        let mut written = Written::default();
+        self.place(&description, &rows, &outputs, Purpose::Partial, &mut written)?;
+        let command = Command::Save { lease: self.id(), cells: written.cells, rows: sampled };
+        match self.session.call(command, None)? {
+            Reply::Written { dropped } => self.forget(&dropped),
+            other => return Err(unexpected("save", &other)),
+        }
+        Ok(())
+    }
+
     /// Makes outputs visible; the rows stay leased.
     ///
     /// # Errors
@@ -130,7 +177,7 @@ impl Lease {
         let rows = outputs.rows.clone().unwrap_or_else(|| self.left.clone());
         let description = self.description()?;
         let mut written = Written::default();
-        self.place(&description, &rows, &outputs, &mut written)?;
+        self.place(&description, &rows, &outputs, Purpose::Final, &mut written)?;
         let command = Command::Write { lease: self.id(), cells: written.cells, notes: outputs.notes };
         match self.session.call(command, None)? {
             Reply::Written { dropped } => self.forget(&dropped),
@@ -163,7 +210,7 @@ impl Lease {
         let covered = outputs.rows.clone().unwrap_or_else(|| kept.clone());
         let description = self.description()?;
         let mut written = Written::default();
-        self.place(&description, &covered, &outputs, &mut written)?;
+        self.place(&description, &covered, &outputs, Purpose::Final, &mut written)?;
         self.seal_open(&description, &kept, &outputs, &mut written)?;
         let (lease, rows, cells) = (self.id(), rows.clone(), written.cells);
         let Outputs { notes, drops: dropping, .. } = outputs;
@@ -235,10 +282,11 @@ impl Lease {
         description: &Partition,
         rows: &Rows,
         outputs: &Outputs,
+        purpose: Purpose,
         written: &mut Written,
     ) -> Result<(), Error> {
         let encoded = outputs.encode(&description.name, &description.columns, rows)?;
-        self.session.place(self.claimed.batch.partition, description, rows, encoded, written)
+        self.session.place(self.claimed.batch.partition, description, rows, encoded, purpose, written)
     }
 
     /// Seals the open cells of the rows that are committed, one array a column.
@@ -262,7 +310,8 @@ impl Lease {
                 return Err(OutputError::OpenAndGiven { column: column.name.clone(), row }.into());
             }
             let array = seal(column, sealed.iter().filter_map(|row| self.open.get(&(id, row))))?;
-            self.session.place(self.claimed.batch.partition, description, &sealed, vec![(id, array)], written)?;
+            let (partition, columns) = (self.claimed.batch.partition, vec![(id, array)]);
+            self.session.place(partition, description, &sealed, columns, Purpose::Final, written)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use std::{
 
 pub use self::{
     gang::{Addend, Gang},
-    lease::Lease,
+    lease::{Lease, Saved},
     pinned::Pinned,
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     ids::{ModelId, PartitionId, RowId, Rows, SessionId, TaskId},
     link::Link,
     outputs::{OutputError, Outputs},
-    transport::Transport,
+    transport::{Purpose, Transport},
 };
 
 /// Partitions whose descriptions are kept; the oldest go first and are asked for again.
@@ -211,7 +211,7 @@ impl Session {
         let description = self.describe(partition)?;
         let mut written = writing::Written::default();
         let encoded = cells.encode(&description.name, &description.columns, &positions)?;
-        self.place(partition, &description, &positions, encoded, &mut written)?;
+        self.place(partition, &description, &positions, encoded, Purpose::Final, &mut written)?;
         // The holds in `written` live until the catalog has answered.
         match self.call(Command::Put { partition, rows, cells: written.cells }, Some(deadline))? {
             Reply::Put(rows) => Ok(rows),

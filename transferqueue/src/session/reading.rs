@@ -64,6 +64,11 @@ impl Session {
         fresh(&*inner.link, &*inner.transport, |id| self.describe(id), partition, rows, columns)
     }
 
+    /// A batch over pointers to columns of given rows.
+    pub(super) fn read_columns(&self, columns: &[ColumnRef], heads: Arc<Vec<RowHead>>) -> Result<Batch, Error> {
+        fetch(&*self.inner.transport, &|id| self.describe(id), columns, heads)
+    }
+
     /// A batch over a lease's pointer, of all or some of its columns.
     pub(super) fn read_pointer(
         &self,

@@ -10,7 +10,7 @@ use crate::{
     ids::{ColumnId, PartitionId, Rows},
     outputs::OutputError,
     schema::{Column, Kind},
-    transport::{Placed, Target},
+    transport::{Placed, Purpose, Target},
     unit::OpenCell,
 };
 
@@ -29,13 +29,14 @@ impl Session {
         description: &Partition,
         rows: &Rows,
         columns: Vec<(ColumnId, ArrayRef)>,
+        purpose: Purpose,
         written: &mut Written,
     ) -> Result<(), Error> {
         if rows.is_empty() {
             return Ok(());
         }
         for (id, array) in columns {
-            let target = Target { partition, id, column: &description.columns[usize::from(id.0)] };
+            let target = Target { partition, id, column: &description.columns[usize::from(id.0)], purpose };
             let placed = self.inner.transport.put(target, array)?;
             written.cells.push(CellWrite {
                 column: id,
@@ -43,7 +44,7 @@ impl Session {
                 chunk: placed.chunk,
                 slot: placed.slot,
                 sizes: placed.sizes.clone(),
-                seal: true,
+                seal: purpose == Purpose::Final,
                 replaces: None,
             });
             written.holds.push(placed);

@@ -116,7 +116,7 @@ impl Core {
         }
         for event in &record.events {
             match event {
-                Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
+                Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } | Event::RowsSaved { cells, .. } => {
                     cells.iter().for_each(|cell| units.committed(cell.chunk));
                 }
                 Event::ChunksFreed { chunks, .. } => {
@@ -193,7 +193,9 @@ impl Core {
         let state = self.catalog.state();
         let partition = match &request.command {
             Command::Put { partition, .. } => Some(*partition),
-            Command::Write { lease, .. } | Command::Commit { lease, .. } => state.leased_from(*lease),
+            Command::Write { lease, .. } | Command::Save { lease, .. } | Command::Commit { lease, .. } => {
+                state.leased_from(*lease)
+            }
             _ => None,
         };
         // Without one the catalog says what is wrong.

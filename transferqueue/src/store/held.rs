@@ -191,7 +191,10 @@ impl Held {
 /// The cells that a command names.
 pub(super) fn cells(command: &Command) -> &[CellWrite] {
     match command {
-        Command::Put { cells, .. } | Command::Write { cells, .. } | Command::Commit { cells, .. } => cells,
+        Command::Put { cells, .. }
+        | Command::Write { cells, .. }
+        | Command::Save { cells, .. }
+        | Command::Commit { cells, .. } => cells,
         _ => &[],
     }
 }

@@ -19,7 +19,7 @@ use crate::{
         event::{Event, Record},
     },
     error::Error,
-    ids::{ChunkId, ColumnId, PartitionId, SessionId},
+    ids::{ChunkId, ColumnId, PartitionId, RowId, Rows, SessionId},
     log::{self, Log, Torn},
     unit::{
         self, SpillError, Unit, Units,
@@ -38,6 +38,8 @@ pub struct Recovered {
     pub sessions: usize,
     /// Cells that such sessions have put and not named.
     pub held: usize,
+    /// Rows whose unfinished work was saved and cannot be had: they begin anew.
+    pub forgotten: usize,
     /// An unfinished last record that was cut off: nobody had heard of it.
     pub torn: Option<Torn>,
 }
@@ -102,7 +104,7 @@ impl Store {
         let (seq, sessions) = (catalog.state().seq(), catalog.state().sessions.values().filter(|s| !s.here).count());
         let here: Vec<SessionId> =
             catalog.state().sessions.iter().filter(|(_, session)| session.here).map(|(&id, _)| id).collect();
-        let Adopted { puts, moved, used } = adopt(catalog.state(), &empty, found, &named, options)?;
+        let Adopted { puts, moved, used, forgotten } = adopt(catalog.state(), &empty, found, &named, options)?;
         let units = Units::over(empty, moved);
         // Only now may anything go, and with it what nobody needs any more.
         units.go_on();
@@ -115,11 +117,17 @@ impl Store {
         }
         let store = Self::open(core, units, ground.clock, options);
         // The clock begins anew: whoever holds something has its full time again.
-        for command in [Command::Tick].into_iter().chain(here.into_iter().map(Command::Lose)) {
+        let count = forgotten.values().map(BTreeSet::len).sum();
+        let forget = forgotten.into_iter().map(|(partition, rows)| {
+            let rows: Rows = rows.into_iter().collect();
+            tracing::warn!(%partition, %rows, "what was saved of unfinished rows is damaged or gone: they begin anew");
+            Command::Forget { partition, rows }
+        });
+        for command in [Command::Tick].into_iter().chain(forget).chain(here.into_iter().map(Command::Lose)) {
             store.shared.attempt(Sender::Here(None), &mut Request { caller: None, command }, false)?;
         }
         let bytes = store.units().stats().total().live;
-        Ok((store, Recovered { seq, bytes, sessions, held, torn }))
+        Ok((store, Recovered { seq, bytes, sessions, held, forgotten: count, torn }))
     }
 }
 
@@ -141,7 +149,7 @@ impl Named {
     fn read(&mut self, record: &Record) {
         for event in &record.events {
             match event {
-                Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
+                Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } | Event::RowsSaved { cells, .. } => {
                     cells.iter().for_each(|cell| self.add(cell));
                 }
                 _ => {}
@@ -169,6 +177,30 @@ impl Named {
 /// Runs of live cells of a chunk, as `(first slot, length)`.
 type Runs = Vec<(u32, u32)>;
 
+/// Cells that were saved of unfinished rows: a store can do without them.
+struct Saved {
+    cells: BTreeMap<(ChunkId, u32), (PartitionId, RowId)>,
+    forgotten: BTreeMap<PartitionId, BTreeSet<RowId>>,
+}
+
+impl Saved {
+    fn of(state: &State) -> Self {
+        let cells = state.saved_cells().map(|(row, run)| ((run.chunk, run.slot), (run.partition, row)));
+        Self { cells: cells.collect(), forgotten: BTreeMap::new() }
+    }
+
+    /// Does without live cells of a chunk; the first that are no saved ones, if there are.
+    fn forget(&mut self, chunk: ChunkId, runs: &[(u32, u32)]) -> Option<(u32, u32)> {
+        for &(first, len) in runs {
+            for slot in first..first + len {
+                let Some(&(partition, row)) = self.cells.get(&(chunk, slot)) else { return Some((first, len)) };
+                self.forgotten.entry(partition).or_default().insert(row);
+            }
+        }
+        None
+    }
+}
+
 /// What came of the arenas' payloads.
 struct Adopted {
     /// Puts that live sessions have not named yet: of which session, its number, the cells.
@@ -177,6 +209,8 @@ struct Adopted {
     moved: HashMap<ChunkId, usize>,
     /// All payloads.
     used: Vec<Found>,
+    /// Rows of which something saved is not there.
+    forgotten: BTreeMap<PartitionId, BTreeSet<RowId>>,
 }
 
 /// Gives each unit what still counts of its arena.
@@ -192,10 +226,13 @@ fn adopt(
         live.entry(run.chunk).or_default().push((run.slot, run.len));
     }
     live.values_mut().for_each(join);
+    let mut saved = Saved::of(state);
     let mut moved = HashMap::new();
     let spilled = adopt_spilled(state, units, &mut live, &mut moved, options)?;
-    // Cells that are open are referred to, too, and are no live ones yet.
-    let referred: BTreeSet<ChunkId> = state.tables.values().flat_map(|table| table.pages.run_chunks()).collect();
+    // Cells that are open are referred to, too, saved or not.
+    let tables = state.tables.values();
+    let referred: BTreeSet<ChunkId> =
+        tables.flat_map(|table| table.pages.run_chunks().chain(table.open.values().map(|open| open.chunk))).collect();
     let mut chunks: BTreeMap<ChunkId, (usize, Vec<Found>)> = BTreeMap::new();
     for (unit, found) in found {
         let chunk = found.entry.chunk;
@@ -228,7 +265,8 @@ fn adopt(
         let mut key: Option<(PartitionId, ColumnId)> = None;
         for found in &payloads {
             let entry = &found.entry;
-            let needed = take(&mut missing, entry.slot, entry.place.rows);
+            let live = take(&mut missing, entry.slot, entry.place.rows);
+            let needed = !live.is_empty();
             let writer =
                 entry.writer.filter(|writer| !needed && !finished.contains(writer) && state.has_session(writer.0));
             let column = state.describe(entry.partition).ok();
@@ -237,8 +275,8 @@ fn adopt(
             let (true, Some(column)) = (needed || maybe, column) else { continue };
             let array = match found.cells(column) {
                 Ok(array) => array,
-                Err(error) if needed => return Err(error.into()),
-                // It was let go before, and its pages with it.
+                Err(error) if saved.forget(chunk, &live).is_some() => return Err(error.into()),
+                // It was let go before, and its pages with it; or it is done without.
                 Err(_) => continue,
             };
             if let Some((session, number)) = writer {
@@ -250,8 +288,8 @@ fn adopt(
             pieces.push((entry.slot, array));
         }
         used.extend(payloads);
-        if let Some((slot, len)) = missing.first() {
-            return Err(lost(options, chunk, *slot, *len));
+        if let Some((slot, len)) = saved.forget(chunk, &missing) {
+            return Err(lost(options, chunk, slot, len));
         }
         let Some(key) = key else { continue };
         unit::units::note(&mut moved, chunk, at);
@@ -261,10 +299,12 @@ fn adopt(
             puts.extend(placed.map(|placed| (session, number, Cells { key, rows, bytes, placed })));
         }
     }
-    match live.first_key_value() {
-        Some((chunk, runs)) => Err(lost(options, *chunk, runs[0].0, runs[0].1)),
-        None => Ok(Adopted { puts, moved, used }),
+    for (chunk, runs) in live {
+        if let Some((slot, len)) = saved.forget(chunk, &runs) {
+            return Err(lost(options, chunk, slot, len));
+        }
     }
+    Ok(Adopted { puts, moved, used, forgotten: saved.forgotten })
 }
 
 /// Gives units what lies in spill files, each chunk to the one that made it while there is such a one: which chunks.
@@ -324,21 +364,22 @@ fn join(runs: &mut Runs) {
     *runs = joined;
 }
 
-/// Takes the slots `slot..slot + rows` out of the runs; whether any of them was in there.
-fn take(runs: &mut Runs, slot: u32, rows: u32) -> bool {
-    let (end, mut left, mut any) = (slot.saturating_add(rows), Runs::new(), false);
+/// Takes the slots `slot..slot + rows` out of the runs: those of them that were in there.
+fn take(runs: &mut Runs, slot: u32, rows: u32) -> Runs {
+    let (end, mut left, mut taken) = (slot.saturating_add(rows), Runs::new(), Runs::new());
     for &(first, len) in runs.iter() {
         let last = first + len;
         if last <= slot || first >= end {
             left.push((first, len));
             continue;
         }
-        any = true;
+        let (from, to) = (first.max(slot), last.min(end));
+        taken.push((from, to - from));
         left.extend((first < slot).then(|| (first, slot - first)));
         left.extend((last > end).then(|| (end, last - end)));
     }
     *runs = left;
-    any
+    taken
 }
 
 fn lost(options: &Options, chunk: ChunkId, slot: u32, len: u32) -> Error {

@@ -4,7 +4,7 @@
 
 use arrow::array::{Array, ArrayRef};
 
-use super::{Placed, Target, Transport, TransportError, View};
+use super::{Placed, Purpose, Target, Transport, TransportError, View};
 use crate::{
     arrow_map,
     catalog::command::{CellRun, ColumnRef, Sizes},
@@ -61,7 +61,7 @@ fn rows(start: i32, n: usize) -> ArrayRef {
 
 fn put(fixture: &impl Fixture, array: &ArrayRef) -> Placed {
     let column = ragged();
-    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column };
+    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column, purpose: Purpose::Final };
     fixture.declare(target.partition, target.id, &column);
     fixture.transport().put(target, array.clone()).unwrap()
 }
@@ -107,7 +107,7 @@ pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
             }
             _ => arrow_map::bytes_array("c", &kind, &[1, 0, 2, 1], bytes(4)).unwrap(),
         };
-        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column };
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
         fixture.declare(target.partition, target.id, &column);
         let placed = fixture.transport().put(target, array.clone()).unwrap();
         let runs = vec![CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: 4 }];
@@ -210,7 +210,7 @@ pub(crate) fn a_put_under_way_survives_the_freeing_of_its_chunk<F: Fixture>() {
 pub(crate) fn a_wrong_array_is_refused_by_name<F: Fixture>() {
     let fixture = F::new(1 << 20);
     let column = ragged();
-    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column };
+    let target = Target { partition: PartitionId(3), id: ColumnId(1), column: &column, purpose: Purpose::Final };
     let wrong: ArrayRef = std::sync::Arc::new(arrow::array::Float32Array::from(vec![1.0]));
     let error = fixture.transport().put(target, wrong).unwrap_err().to_string();
     assert!(error.contains("`tokens`") && error.contains("ragged i32"), "{error}");

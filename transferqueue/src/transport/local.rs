@@ -28,7 +28,7 @@ impl Transport for Local {
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        self.units.write(target.partition, target.id, target.column, array).map_err(TransportError::Unit)
+        self.units.write_for(None, target, array).map_err(TransportError::Unit)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
@@ -46,7 +46,10 @@ mod tests {
     use super::*;
     use crate::{
         ids::ChunkId,
-        transport::conformance::{self, Fixture},
+        transport::{
+            Purpose,
+            conformance::{self, Fixture},
+        },
     };
 
     struct InProcess<const UNITS: usize> {
@@ -97,7 +100,7 @@ mod tests {
         values.extend_from_slice(&[1f32, 2.0, 3.0]);
         let array = arrow_map::dense_array(&column.kind, 3, values.into());
         let address = arrow_map::leaf_bytes(&array).unwrap().as_ptr();
-        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column };
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
         let placed = fixture.transport.put(target, Arc::clone(&array)).unwrap();
         let run = CellRun { chunk: placed.chunk, generation: 0, slot: 0, len: 3 };
         let pointer = ColumnRef { name: "x".into(), partition: PartitionId(0), column: ColumnId(0), runs: vec![run] };

@@ -53,6 +53,19 @@ pub struct Target<'a> {
     pub id: ColumnId,
     /// Its type.
     pub column: &'a Column,
+    /// What it is written for.
+    pub purpose: Purpose,
+}
+
+/// What cells are written for. Cells that live long and cells that soon make room for others lie in different chunks: the bytes of a
+/// chunk are freed together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Outputs.
+    #[default]
+    Final,
+    /// Unfinished work that is saved.
+    Partial,
 }
 
 /// Where cells lie, and a hold on them until the catalog has decided.

@@ -59,7 +59,7 @@ use crate::{
     catalog::command::{CellRun, Sizes, SpillFile},
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
     schema::Column,
-    transport::{Placed, View},
+    transport::{Placed, Purpose, Target, View},
 };
 
 /// Why a unit did not take or give cells.
@@ -103,8 +103,8 @@ type Key = (PartitionId, ColumnId);
 pub(crate) struct Inner {
     /// Every chunk that someone holds on to.
     chunks: DashMap<ChunkId, Arc<Chunk>>,
-    /// The chunk of each column that still takes cells.
-    filling: Mutex<HashMap<Key, Arc<Chunk>>>,
+    /// The chunk of each column and purpose that still takes cells.
+    filling: Mutex<HashMap<(Key, Purpose), Arc<Chunk>>>,
     /// Bytes of open cells.
     open: Mutex<HashMap<Key, u64>>,
     /// Number of the next chunk, its life and unit included, and the first one that is not this unit's any more.
@@ -214,25 +214,24 @@ impl Unit {
         column: &Column,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
-        self.write_for(None, partition, id, column, array)
+        self.write_for(None, Target { partition, id, column, purpose: Purpose::Final }, array)
     }
 
-    /// Stores cells that a session of another process has put.
+    /// Stores cells for a purpose, which a session of another process may have put.
     pub(crate) fn write_for(
         &self,
         writer: Option<Writer>,
-        partition: PartitionId,
-        id: ColumnId,
-        column: &Column,
+        target: Target<'_>,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
+        let Target { partition, id, column, purpose } = target;
         let array = arrow_map::own(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
         let Some(arena) = &self.inner.arena else {
-            return self.inner.place((partition, id), array, sizes);
+            return self.inner.place((partition, id), purpose, array, sizes);
         };
         let payload = arena.store(column, &array)?;
-        let placed = self.inner.place((partition, id), payload.array.clone(), sizes)?;
+        let placed = self.inner.place((partition, id), purpose, payload.array.clone(), sizes)?;
         let (chunk, slot) = (placed.chunk, placed.slot);
         payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
         Ok(placed)
@@ -388,11 +387,12 @@ impl Unit {
 }
 
 impl Inner {
-    fn place(self: &Arc<Self>, key: Key, array: ArrayRef, sizes: Sizes) -> Result<Placed, UnitError> {
+    fn place(self: &Arc<Self>, key: Key, purpose: Purpose, array: ArrayRef, sizes: Sizes) -> Result<Placed, UnitError> {
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
+        let of = (key, purpose);
         let bytes = array.get_buffer_memory_size();
         let fits = |chunk: &Arc<Chunk>| chunk.push(&array, bytes, self.capacity, MAX_PIECES);
-        let (chunk, slot) = match filling.get(&key).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
+        let (chunk, slot) = match filling.get(&of).and_then(|chunk| fits(chunk).map(|slot| (chunk.clone(), slot))) {
             Some(found) => found,
             None => {
                 // Under the lock of `filling`: nobody else takes a number in between.
@@ -403,7 +403,7 @@ impl Inner {
                 self.next.store(id.0 + 1, Ordering::Relaxed);
                 let chunk = Arc::new(Chunk::new(id, key, &array, bytes));
                 self.chunks.insert(id, chunk.clone());
-                filling.insert(key, chunk.clone());
+                filling.insert(of, chunk.clone());
                 (chunk, 0)
             }
         };
@@ -420,8 +420,10 @@ impl Inner {
         self.chunks.remove(&chunk.id);
         self.bytes.fetch_sub(chunk.memory(), Ordering::Relaxed);
         let mut filling = self.filling.lock().expect("invariant: nothing panics under this lock");
-        if filling.get(&chunk.key).is_some_and(|current| current.id == chunk.id) {
-            filling.remove(&chunk.key);
+        for of in [Purpose::Final, Purpose::Partial].map(|purpose| (chunk.key, purpose)) {
+            if filling.get(&of).is_some_and(|current| current.id == chunk.id) {
+                filling.remove(&of);
+            }
         }
     }
 }

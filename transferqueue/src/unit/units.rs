@@ -28,7 +28,7 @@ use crate::{
     ids::{ChunkId, ColumnId, PartitionId},
     schema::Column,
     snapshot::Chunk,
-    transport::{Placed, View},
+    transport::{Placed, Target, View},
 };
 
 /// The units behind one catalog; clones share them. There is at least one.
@@ -92,16 +92,14 @@ impl Units {
         self.emptiest().write(partition, id, column, array)
     }
 
-    /// Stores cells that a session of another process has put.
+    /// Stores cells for a purpose, which a session of another process may have put.
     pub(crate) fn write_for(
         &self,
         writer: Option<Writer>,
-        partition: PartitionId,
-        id: ColumnId,
-        column: &Column,
+        target: Target<'_>,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
-        self.emptiest().write_for(writer, partition, id, column, array)
+        self.emptiest().write_for(writer, target, array)
     }
 
     /// Looks at cells of a column, as [`Unit::read`] does; runs of several units come in the order of the pointer. All of it

@@ -326,6 +326,9 @@ pub struct Put {
     /// The client's own number for it: sent a second time, the cells are not stored a second time.
     #[prost(uint64, tag = "4")]
     pub number: u64,
+    /// They are saved, unfinished work.
+    #[prost(bool, tag = "5")]
+    pub partial: bool,
 }
 
 /// Where cells were put.

@@ -84,7 +84,13 @@ fn what_json_costs() {
         tags: [("level".to_owned(), Tag::Int(3))].into(),
     };
     let rows = Rows::run(RowId(0), 256);
-    let batch = BatchRef { incarnation: 1, partition: PartitionId(1), rows, columns: (0..4).map(column).collect() };
+    let batch = BatchRef {
+        incarnation: 1,
+        partition: PartitionId(1),
+        rows,
+        columns: (0..4).map(column).collect(),
+        saved: vec![],
+    };
     let claimed =
         Claimed { lease: LeaseId(9), batch, heads: (0..256).map(head).collect(), cut: None, lease_ms: 60_000 };
     let reply = Reply::Claimed(claimed);

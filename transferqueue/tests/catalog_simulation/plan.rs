@@ -58,6 +58,9 @@ pub fn random(random: &mut Random) -> Plan {
         task.lease_ms = random.range(2_000, 20_000);
         task.attempts = random.range(2, 4) as u32;
         task.on_poison = if random.chance(85) { Poison::Drop } else { Poison::Stop };
+        if task.trains.is_none() && !task.writes.is_empty() {
+            task.on_lost = *random.pick(&[OnLost::Again, OnLost::Resume]);
+        }
         task.sampling = *random.pick(&[Sampling::Sequential, Sampling::Shuffled, Sampling::Balanced]);
     }
     if random.chance(40) {

@@ -44,6 +44,7 @@ pub struct Ended {
     pub restores: u64,
     pub lost_sessions: u64,
     pub spilled_chunks: u64,
+    pub resumed_rows: u64,
 }
 
 impl Simulation {
@@ -143,6 +144,7 @@ impl Simulation {
             trained: self.trained.len() as u64,
             restores: self.restores,
             lost_sessions: self.world.log.iter().map(lost).sum(),
+            resumed_rows: self.world.resumed,
             spilled_chunks: self.world.log.iter().map(spilled).sum(),
             log: std::mem::take(&mut self.world.log).into_iter().collect::<Vec<_>>(),
         }

@@ -48,6 +48,16 @@ pub struct Worker {
     pub pinned: Option<(u16, u64)>,
 }
 
+/// The versions of notes, as a worker says them of rows that it saves.
+fn sampled(notes: &[RowNote]) -> Vec<SavedRow> {
+    let stretches = |span: &Span| (span.first..=span.last).map(|version| Sampled { version, tokens: 1 + version });
+    let saved = |note: &RowNote| {
+        let sampled = note.span.iter().flat_map(stretches).collect();
+        SavedRow { row: note.row, sampled }
+    };
+    notes.iter().map(saved).collect()
+}
+
 /// What came of a step that matters to the simulation.
 pub enum Step {
     Went,
@@ -222,8 +232,14 @@ impl Worker {
                 let seal = random.chance(50);
                 let notes = if seal { self.notes(world, random, &def, &claimed, &rows) } else { vec![] };
                 let cells = self.cells(world, random, &def, partition, &rows, seal);
-                let Reply::Written { dropped } = self.call(world, random, Command::Write { lease, cells, notes })?
-                else {
+                let command = match seal || def.on_lost == OnLost::Again {
+                    true => Command::Write { lease, cells, notes },
+                    false => {
+                        let rows = sampled(&self.notes(world, random, &def, &claimed, &rows));
+                        Command::Save { lease, cells, rows }
+                    }
+                };
+                let Reply::Written { dropped } = self.call(world, random, command)? else {
                     panic!("a write is answered as one")
                 };
                 dropped.iter().for_each(|row| _ = left.remove(&row));

@@ -9,6 +9,9 @@ use transferqueue::{
     catalog::{Catalog, Event, Publication, Record, Refusal, Wake, command::*, definition::*, wait::Wait},
 };
 
+/// A saved row: the place of its cells, and the versions of its tokens.
+pub type Saved = (BTreeMap<ColumnId, (ChunkId, u32)>, Vec<Sampled>);
+
 /// A catalog with its log, its clock, and a unit that only counts cells.
 pub struct World {
     pub catalog: Catalog,
@@ -22,6 +25,10 @@ pub struct World {
     pub freed: BTreeSet<ChunkId>,
     pub wakes: Vec<Wake>,
     pub published: Vec<Publication>,
+    /// What is saved of unfinished rows, told from the events: where each column's cell lies, and the versions.
+    pub saved: BTreeMap<(PartitionId, RowId, TaskId), Saved>,
+    /// Rows that were claimed with something saved of them.
+    pub resumed: u64,
     /// Verify the whole state after every call (slow for large ones).
     pub verify: bool,
 }
@@ -39,6 +46,8 @@ impl World {
             freed: BTreeSet::new(),
             wakes: Vec::new(),
             published: Vec::new(),
+            saved: BTreeMap::new(),
+            resumed: 0,
             verify: true,
         };
         world.keep(first);
@@ -47,6 +56,7 @@ impl World {
 
     fn keep(&mut self, record: Record) {
         for event in &record.events {
+            self.note_saved(event);
             if let Event::ChunksFreed { chunks, slots, .. } = event {
                 for (chunk, slots) in chunks.iter().zip(slots) {
                     if self.unit.get(chunk).is_some_and(|written| written == slots) {
@@ -62,6 +72,64 @@ impl World {
                 panic!("{error}\nafter {:#?}", self.log.last().unwrap().events);
             });
         }
+    }
+
+    fn note_saved(&mut self, event: &Event) {
+        let partition = |task: &TaskId| {
+            let name = &self.catalog.state().definition().tasks[task.0 as usize].partition;
+            self.catalog.state().partition(name).unwrap()
+        };
+        match event {
+            Event::RowsSaved { task, cells, rows, .. } => {
+                let partition = partition(task);
+                for SavedRow { row, sampled } in rows {
+                    let places = cells.iter().filter_map(|write| {
+                        let at = write.rows.iter().position(|named| named == *row)?;
+                        Some((write.column, (write.chunk, write.slot + at as u32)))
+                    });
+                    self.saved.insert((partition, *row, *task), (places.collect(), sampled.clone()));
+                }
+            }
+            Event::CellsWritten { partition, cells, .. } => {
+                for write in cells.iter().filter(|write| write.seal) {
+                    let of = |key: &(PartitionId, RowId, TaskId)| key.0 == *partition && write.rows.contains(key.1);
+                    let sealed = self.saved.iter_mut().filter(|(key, _)| of(key));
+                    sealed.for_each(|(_, (places, _))| _ = places.remove(&write.column));
+                }
+                self.saved.retain(|_, (places, _)| !places.is_empty());
+            }
+            Event::RowsDropped { partition, drop } => {
+                self.saved.retain(|key, _| key.0 != *partition || !drop.rows.contains(key.1));
+            }
+            Event::SavedForgotten { partition, rows } => {
+                self.saved.retain(|key, _| key.0 != *partition || !rows.contains(key.1));
+            }
+            _ => {}
+        }
+    }
+
+    /// A claim hands out exactly what is saved of its rows.
+    fn handed_out(&mut self, task: TaskId, batch: &BatchRef) {
+        let mut handed: BTreeMap<RowId, Saved> = BTreeMap::new();
+        for saved in &batch.saved {
+            let cells = saved.columns.iter().map(|column| {
+                let places =
+                    column.runs.iter().flat_map(|run| (run.slot..run.slot + run.len).map(|slot| (run.chunk, slot)));
+                (column.column, places.collect::<Vec<_>>())
+            });
+            let cells: Vec<_> = cells.collect();
+            for (at, (row, sampled)) in saved.rows.iter().zip(&saved.sampled).enumerate() {
+                let places = cells.iter().map(|(column, places)| (*column, places[at])).collect();
+                assert!(handed.insert(row, (places, sampled.clone())).is_none(), "row {row} is saved twice");
+            }
+        }
+        let of = |key: &(PartitionId, RowId, TaskId)| {
+            (key.0, key.2) == (batch.partition, task) && batch.rows.contains(key.1)
+        };
+        let known = self.saved.iter().filter(|(key, _)| of(key)).map(|(key, saved)| (key.1, saved.clone()));
+        let known: BTreeMap<RowId, Saved> = known.collect();
+        assert_eq!(handed, known, "what is saved of the rows is not what the claim hands out");
+        self.resumed += handed.len() as u64;
     }
 
     /// Sends one request as it is.
@@ -86,9 +154,16 @@ impl World {
         }
         // A claim's reply that is heard again may point to cells that were dropped since; reading them is refused.
         if let (Reply::Claimed(claimed) | Reply::ClaimedAny { claimed, .. }, false) = (&outcome.reply, replayed) {
-            for run in claimed.batch.columns.iter().flat_map(|column| &column.runs) {
+            let saved = claimed.batch.saved.iter().flat_map(|saved| &saved.columns);
+            for run in claimed.batch.columns.iter().chain(saved).flat_map(|column| &column.runs) {
                 assert!(!self.freed.contains(&run.chunk), "a pointer into freed {}", run.chunk);
             }
+            let task = match (&outcome.reply, &request.command) {
+                (Reply::ClaimedAny { task, .. }, _) | (_, Command::Claim { task, .. }) => *task,
+                other => panic!("a claim's answer to {other:?}"),
+            };
+            let batch = claimed.batch.clone();
+            self.handed_out(task, &batch);
         }
         Ok(outcome.reply)
     }

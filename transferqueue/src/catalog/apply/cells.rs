@@ -65,7 +65,7 @@ impl Scope<'_> {
             }
             self.close(row, column);
             if !write.seal {
-                self.table.open.insert((row, write.column.0), Open { chunk: write.chunk, bytes: size });
+                self.table.open.insert((row, write.column.0), Open { chunk: write.chunk, slot, bytes: size });
                 self.runs(write.chunk, 1);
                 continue;
             }
@@ -133,10 +133,11 @@ impl Scope<'_> {
     }
 
     /// The open form of a cell dies.
-    fn close(&mut self, row: RowId, column: usize) {
+    pub(super) fn close(&mut self, row: RowId, column: usize) {
         let Some(open) = self.table.open.remove(&(row, column as u16)) else { return };
         self.count_dead(column, open.chunk, open.bytes);
         self.runs(open.chunk, -1);
+        self.unsave(row);
     }
 
     /// The sealed form of a cell makes room.
@@ -185,14 +186,13 @@ impl Scope<'_> {
         }
     }
 
-    /// A worker let go of a row: what it had appended without sealing is dead.
+    /// A worker let go of a row: what it had appended without sealing is dead, unless it saved it for the next one.
     pub(super) fn abandon(&mut self, task: TaskId, row: RowId) {
-        if self.table.open.is_empty() {
+        if self.table.open.is_empty() || self.table.saved.contains_key(&(row, task)) {
             return;
         }
-        for column in set_bits(self.cursor(task).writes) {
-            self.close(row, column);
-        }
+        let writes = self.cursor(task).writes;
+        self.forget(row, writes);
     }
 
     /// Frees the cells of a row that nobody will read, and the row itself once nobody owes it.
@@ -246,9 +246,7 @@ impl Scope<'_> {
         let held = std::mem::take(&mut row.held);
         let (group, missing, unowed) = (row.group, !row.settled(), row.unowed);
         self.kill(id, held);
-        if !self.table.open.is_empty() {
-            (0..self.table.fields.len()).for_each(|column| self.close(id, column));
-        }
+        self.forget(id, u64::MAX);
         let open = self.table.fields.iter().enumerate().filter(|(column, _)| missing & 1 << column != 0);
         let back: u64 = open.filter_map(|(_, field)| field.def.max_bytes).sum();
         self.table.reserved -= back;

@@ -5,6 +5,7 @@ mod cells;
 mod gang;
 mod leases;
 mod publish;
+mod save;
 mod scope;
 mod spill;
 
@@ -45,6 +46,12 @@ pub fn apply(state: &mut State, event: &Event) {
             if let Some(mut scope) = state.scope(*partition) {
                 scope.note(notes);
                 cells.iter().for_each(|write| scope.write(write));
+            }
+        }
+        Event::RowsSaved { lease, task, cells, rows } => state.rows_saved(*lease, *task, cells, rows),
+        Event::SavedForgotten { partition, rows } => {
+            if let Some(mut scope) = state.scope(*partition) {
+                rows.iter().for_each(|row| scope.forget_saved(row));
             }
         }
         Event::RowsCommitted { lease, task, rows, lost } => state.rows_committed(*lease, *task, rows, lost),

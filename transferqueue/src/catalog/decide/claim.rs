@@ -2,7 +2,7 @@
 
 use super::{
     super::{
-        command::{Claimed, CutRef, Reply},
+        command::{BatchRef, Claimed, CutRef, Reply},
         definition::Grain,
         event::Event,
         explain,
@@ -113,7 +113,8 @@ fn lease(
     // A lease without rows holds nothing, so it is not kept: it has the number that no lease has.
     let lease = if rows.is_empty() { LeaseId(0) } else { state.next.lease };
     let names: Vec<&str> = cursor.def.reads.iter().map(String::as_str).collect();
-    let batch = state.refer(cursor.partition, &rows, &names)?;
+    let saved = state.saved(cursor, task, &rows);
+    let batch = BatchRef { saved, ..state.refer(cursor.partition, &rows, &names)? };
     let heads = state.heads(cursor.partition, &rows)?;
     let claimed = Claimed { lease, batch, heads, cut, lease_ms: cursor.def.lease_ms };
     let leased = Event::Leased { lease, task, session, rows, at: now };

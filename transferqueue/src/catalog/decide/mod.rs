@@ -11,6 +11,7 @@ mod leases;
 mod outputs;
 mod partitions;
 mod publish;
+mod save;
 mod settle;
 mod spill;
 mod write;
@@ -70,6 +71,8 @@ pub fn decide(state: &State, command: &Command, caller: Option<SessionId>, now: 
         Command::ClaimAny { tasks, limit } => claim::any(state, tasks, *limit, session()?, now),
         Command::Renew { lease, progress } => leases::renew(state, *lease, *progress, session()?, now),
         Command::Write { lease, cells, notes } => write::write(state, *lease, cells, notes, session()?),
+        Command::Save { lease, cells, rows } => save::save(state, *lease, cells, rows, session()?),
+        Command::Forget { partition, rows } => Ok(Decision::done(save::forget(state, *partition, rows))),
         Command::Commit { lease, rows, cells, notes, drops } => {
             let outputs = write::Outputs { cells, notes, drops };
             write::commit(state, *lease, rows, outputs, session()?)

@@ -6,7 +6,7 @@ use super::{
     super::{
         bits::Bits,
         command::{CellWrite, RowNote, Sizes, Span},
-        definition::WeightRule,
+        definition::{OnLost, WeightRule},
         refusal::Refusal,
         state::{
             Lease, State,
@@ -58,6 +58,18 @@ pub(super) fn shape(table: &Table, write: &CellWrite) -> Result<(), Refusal> {
             refuse(format!("cells of `{name}` in chunk {}", write.chunk), format!("cells of `{other}`, which it holds"))
         }
         _ => Ok(()),
+    }
+}
+
+/// Of a task whose rows are resumed, open cells are those that it saves, and no others.
+pub(super) fn final_ones(table: &Table, cursor: &Cursor, cells: &[CellWrite]) -> Result<(), Refusal> {
+    match cells.iter().find(|write| !write.seal && cursor.def.on_lost == OnLost::Resume) {
+        None => Ok(()),
+        Some(open) => Err(Refusal::Cells {
+            partition: table.name.clone(),
+            found: format!("open cells of column {}, rows {}, of `{}`", open.column, open.rows, cursor.def.name),
+            expected: "sealed ones; what is not finished is saved (`on_lost: resume`)".into(),
+        }),
     }
 }
 
@@ -159,7 +171,7 @@ pub(super) fn notes(
     Ok(kept)
 }
 
-fn span_of(state: &State, table: &Table, cursor: &Cursor, id: RowId, span: Span) -> Result<(), Refusal> {
+pub(super) fn span_of(state: &State, table: &Table, cursor: &Cursor, id: RowId, span: Span) -> Result<(), Refusal> {
     let refuse = |expected: String| {
         let found = format!("weight versions {} to {}", span.first, span.last);
         Err(Refusal::Note { partition: table.name.clone(), row: id, found, expected })

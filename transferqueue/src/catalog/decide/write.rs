@@ -32,6 +32,7 @@ pub(super) fn write(
     let lease = lease(state, id, caller)?;
     let cursor = state.cursor(lease.task)?;
     let table = state.table_of(cursor);
+    outputs::final_ones(table, cursor, cells)?;
     outputs::cells(table, cursor, id, lease, cells)?;
     let notes = outputs::notes(state, table, cursor, id, lease, notes)?;
     let named = cells.iter().flat_map(|write| write.rows.iter());
@@ -50,6 +51,7 @@ pub(super) fn commit(
     let lease = lease(state, id, caller)?;
     let cursor = state.cursor(lease.task)?;
     let table = state.table_of(cursor);
+    outputs::final_ones(table, cursor, handed.cells)?;
     outputs::cells(table, cursor, id, lease, handed.cells)?;
     let notes = outputs::notes(state, table, cursor, id, lease, handed.notes)?;
     let (mut rows, mut lost) = split(id, lease, rows)?;
@@ -95,7 +97,7 @@ fn written(cursor: &Cursor, lease: &Lease, cells: &[CellWrite], notes: Vec<RowNo
     vec![Event::CellsWritten { partition, task, cells: cells.to_vec(), notes }]
 }
 
-fn lost_among(lease: &Lease, rows: impl Iterator<Item = RowId>) -> Bits {
+pub(super) fn lost_among(lease: &Lease, rows: impl Iterator<Item = RowId>) -> Bits {
     let mut dropped = Bits::default();
     if !lease.lost.is_empty() {
         rows.filter(|row| lease.lost.contains(row.0)).for_each(|row| _ = dropped.insert(row.0));

@@ -9,9 +9,9 @@ use super::super::{
         pages::Row,
         table::{Table, set_bits},
     },
-    views::{CellState, RowColumn, RowTask, RowTaskState, RowView},
+    views::{CellState, RowColumn, RowTask, RowTaskState, RowView, SavedView},
 };
-use crate::ids::{Millis, PartitionId, RowId, Rows};
+use crate::ids::{Millis, PartitionId, RowId, Rows, TaskId};
 
 impl State {
     /// Everything known of a live row.
@@ -36,7 +36,10 @@ impl State {
                 ..self.row_column(source, from, group.parent, usize::from(*column))
             }));
         }
-        let tasks = table.tasks.iter().map(|task| self.row_task(table, row, id, &self.cursors[task.0 as usize], now));
+        let tasks = table.tasks.iter().map(|&task| RowTask {
+            saved: self.row_saved(table, id, task),
+            ..self.row_task(table, row, id, &self.cursors[task.0 as usize], now)
+        });
         Ok(RowView {
             key: row.key().map(str::to_owned),
             parent: parent
@@ -68,6 +71,14 @@ impl State {
         };
         let writers = set_bits(writers).map(|bit| self.cursors[table.tasks[bit].0 as usize].def.name.clone()).collect();
         RowColumn { column: field.def.name.clone(), from: None, state, bytes: u64::from(bytes), writers }
+    }
+
+    fn row_saved(&self, table: &Table, id: RowId, task: TaskId) -> Option<SavedView> {
+        let saved = table.saved.get(&(id, task))?;
+        let tokens = saved.sampled.iter().map(|stretch| stretch.tokens).sum();
+        let cells = table.open_in(id, self.cursors[task.0 as usize].writes);
+        let bytes = cells.map(|(_, open)| u64::from(open.bytes)).sum();
+        Some(SavedView { worker: saved.worker.clone(), tokens, bytes })
     }
 
     fn row_task(&self, table: &Table, row: &Row, id: RowId, cursor: &Cursor, now: Millis) -> RowTask {
@@ -110,6 +121,7 @@ impl State {
             missing: if shown { missing } else { Vec::new() },
             failed: cursor.attempts.get(&id).copied().unwrap_or(0),
             attempts: cursor.def.attempts,
+            saved: None,
             note,
         }
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     super::{
         bits::Bits,
-        command::{RowHead, SpillFile},
+        command::{RowHead, Sampled, SpillFile},
         definition::{Birth, Gate},
     },
     cursor::Tally,
@@ -74,7 +74,18 @@ pub(crate) struct Spill {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Open {
     pub(crate) chunk: ChunkId,
+    #[serde(default)]
+    pub(crate) slot: u32,
     pub(crate) bytes: u32,
+}
+
+/// Open cells of a row that outlive the lease under which they were written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Saved {
+    /// Who saved them.
+    pub(crate) worker: String,
+    /// Weight versions of the tokens in them.
+    pub(crate) sampled: Vec<Sampled>,
 }
 
 /// Rows born from one prompt.
@@ -197,6 +208,9 @@ pub(crate) struct Table {
     pub(crate) spills: BTreeMap<u64, Spill>,
     #[serde(with = "open_cells")]
     pub(crate) open: BTreeMap<(RowId, u16), Open>,
+    /// Rows that a task has begun and not finished: their open cells are those of the columns it writes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", with = "saved_rows")]
+    pub(crate) saved: BTreeMap<(RowId, TaskId), Saved>,
     /// First row and group admitted under each version, as far as rows of it may live.
     pub(crate) eras: BTreeMap<u64, (RowId, GroupId)>,
     /// Bytes declared for cells that are not sealed yet.
@@ -220,10 +234,27 @@ impl Table {
         self.fields.iter().filter_map(|field| field.def.max_bytes).sum()
     }
 
-    /// Bytes that count against the budget: reserved, or held in memory in columns with a declared maximum.
+    /// Bytes that count against the budget: reserved, or held in memory in columns with a declared maximum. A cell that is
+    /// still open lies within what is reserved for it.
     pub(crate) fn budgeted(&self) -> u64 {
-        let counted = self.fields.iter().filter(|field| field.def.max_bytes.is_some());
-        self.reserved + counted.map(|field| field.live - field.spilled).sum::<u64>()
+        let limited = |field: &&Field| field.def.max_bytes.is_some();
+        let held: u64 = self.fields.iter().filter(limited).map(|field| field.live - field.spilled).sum();
+        let in_memory = |((_, column), open): &(&(RowId, u16), &Open)| {
+            self.fields[usize::from(*column)].def.max_bytes.is_some() && !self.is_spilled(open.chunk)
+        };
+        let open: u64 = self.open.iter().filter(in_memory).map(|(_, open)| u64::from(open.bytes)).sum();
+        self.reserved + held - open
+    }
+
+    /// The open cells of a row in some columns.
+    pub(crate) fn open_in(&self, row: RowId, columns: u64) -> impl Iterator<Item = (u16, Open)> + '_ {
+        let cells = self.open.range((row, 0)..=(row, u16::MAX)).map(|((_, column), open)| (*column, *open));
+        cells.filter(move |(column, _)| columns & 1 << column != 0)
+    }
+
+    /// What tasks have saved of a row.
+    pub(crate) fn saved_of(&self, row: RowId) -> impl Iterator<Item = (TaskId, &Saved)> + '_ {
+        self.saved.range((row, TaskId(0))..=(row, TaskId(u32::MAX))).map(|((_, task), saved)| (*task, saved))
     }
 
     /// Whether the live cells of a chunk lie in a file.
@@ -290,4 +321,5 @@ macro_rules! listed {
 }
 
 listed!(open_cells, (RowId, u16), Open);
+listed!(saved_rows, (RowId, TaskId), Saved);
 listed!(batches, (u64, u64), Batch);

@@ -1,7 +1,7 @@
 //! One row as text.
 
 use super::{super::Why, cell, grid, seconds};
-use crate::catalog::views::{CellState, RowColumn, RowTask, RowTaskState, RowView};
+use crate::catalog::views::{CellState, RowColumn, RowTask, RowTaskState, RowView, SavedView};
 
 pub(super) fn why(why: &Why) -> String {
     let Some(view) = &why.live else {
@@ -101,5 +101,9 @@ fn standing(task: &RowTask) -> String {
         (RowTaskState::Leased, None) => "held".to_owned(),
     };
     let failed = (task.failed > 0).then(|| format!("failed {} of {} attempts", task.failed, task.attempts));
-    [Some(words), failed].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let saved = task.saved.as_ref().map(|saved| {
+        let SavedView { worker, tokens, bytes } = saved;
+        format!("{tokens} tokens ({}) saved by {worker} for whoever resumes it", super::bytes(*bytes))
+    });
+    [Some(words), failed, saved].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }

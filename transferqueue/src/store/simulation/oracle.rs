@@ -110,7 +110,7 @@ impl Oracle {
 
     fn happen(&mut self, store: &Store, event: &Event) {
         match event {
-            Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } => {
+            Event::RowsPut { cells, .. } | Event::CellsWritten { cells, .. } | Event::RowsSaved { cells, .. } => {
                 let named = |spot| cells.iter().any(|cell| (cell.chunk, cell.slot) == spot);
                 self.placed.retain(|_, (spot, _)| !named(*spot));
             }

@@ -25,7 +25,7 @@ use crate::{
     catalog::{
         Trained,
         command::{Command, Request},
-        definition::{Definition, Poison, Sampling},
+        definition::{Definition, OnLost, Poison, Sampling},
     },
     ids::{PartitionId, TaskId},
     link::Link,
@@ -107,6 +107,7 @@ pub(super) struct Ended {
     repeated_packets: u64,
     lost_sessions: u64,
     expired_leases: u64,
+    resumed_rows: u64,
     restarts: u64,
     crashes: u64,
     torn_records: u64,
@@ -127,6 +128,7 @@ impl AddAssign for Ended {
         self.repeated_packets += other.repeated_packets;
         self.lost_sessions += other.lost_sessions;
         self.expired_leases += other.expired_leases;
+        self.resumed_rows += other.resumed_rows;
         self.restarts += other.restarts;
         self.crashes += other.crashes;
         self.torn_records += other.torn_records;
@@ -140,7 +142,7 @@ impl Ended {
     pub(super) fn reached_everything(&self) -> bool {
         let hard = [self.finished, self.broken, self.lost_packets, self.repeated_packets, self.lost_sessions];
         let lives = [self.restarts, self.crashes, self.torn_records, self.held_again, self.guests_ended];
-        hard.iter().chain(&lives).all(|n| *n > 0) && self.expired_leases > 0
+        hard.iter().chain(&lives).all(|n| *n > 0) && self.expired_leases > 0 && self.resumed_rows > 0
     }
 }
 
@@ -148,7 +150,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} finished, {} stopped by a row, {} with a failed disk; {} steps, {} rows consumed, {} packets lost, {} repeated, {} sessions lost, {} leases expired; {} restarts of the store, {} of them with the machine, {} torn records, {} puts held again, {} sessions of its own ended",
+            "{} finished, {} stopped by a row, {} with a failed disk; {} steps, {} rows consumed, {} packets lost, {} repeated, {} sessions lost, {} leases expired, {} rows resumed; {} restarts of the store, {} of them with the machine, {} torn records, {} puts held again, {} sessions of its own ended",
             self.finished,
             self.stopped,
             self.broken,
@@ -158,6 +160,7 @@ impl fmt::Display for Ended {
             self.repeated_packets,
             self.lost_sessions,
             self.expired_leases,
+            self.resumed_rows,
             self.restarts,
             self.crashes,
             self.torn_records,
@@ -170,6 +173,7 @@ impl fmt::Display for Ended {
 fn definition(random: &mut Random) -> Definition {
     let cycles = random.range(1, 2);
     let mut definition = testing::training(cycles);
+    definition.tasks[0].on_lost = *random.pick(&[OnLost::Again, OnLost::Resume, OnLost::Resume]);
     for task in &mut definition.tasks {
         task.lease_ms = random.range(2_000, 20_000);
         task.attempts = *random.pick(&[3, 50, 50]);
@@ -491,6 +495,7 @@ impl Simulation {
             repeated_packets: self.network.repeated,
             lost_sessions: self.oracle.lost_sessions,
             expired_leases: self.oracle.expired,
+            resumed_rows: self.workers.iter().map(|worker| worker.resumed).sum(),
             story: self.told.finish(),
             ..self.ended
         }

@@ -13,8 +13,8 @@ use crate::{
     Error, Outputs, Store,
     catalog::{
         Refusal,
-        command::{CellWrite, Claimed, Command, NewRow, Reply, Request, RowNote, Span},
-        definition::{Birth, Partition},
+        command::{CellWrite, Claimed, Command, NewRow, Reply, Request, RowNote, Sampled, SavedRow, Span},
+        definition::{Birth, OnLost, Partition},
     },
     ids::{ColumnId, ModelId, PartitionId, RowId, Rows, SessionId, TaskId},
     link::Link,
@@ -26,8 +26,14 @@ use crate::{
 
 const PROMPTS: PartitionId = PartitionId(0);
 const SAMPLES: PartitionId = PartitionId(1);
+const ROLLOUT: TaskId = TaskId(0);
 const ACTOR: TaskId = TaskId(3);
 const POLICY: ModelId = ModelId(0);
+
+/// Versions of the tokens of half a response.
+fn half(head: &crate::RowHead) -> Vec<Sampled> {
+    vec![Sampled { version: head.version, tokens: 1 }]
+}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
@@ -51,8 +57,11 @@ enum Step {
         partition: PartitionId,
         column: u16,
         array: ArrayRef,
+        /// It is saved, unfinished.
+        partial: bool,
     },
     /// Names what was placed.
+    Save,
     Commit,
     PutRow(PartitionId),
     /// To the partition that was created.
@@ -93,6 +102,8 @@ pub(super) struct Worker {
     ended: bool,
     left: bool,
     pub(super) stopped: bool,
+    /// Rows that it went on with.
+    pub(super) resumed: u64,
     /// The one that counts; others were overtaken.
     pub(super) alarm: u64,
 }
@@ -116,6 +127,7 @@ impl Worker {
             ended: false,
             left: false,
             stopped: false,
+            resumed: 0,
             alarm: 0,
         }
     }
@@ -175,7 +187,7 @@ impl Worker {
                     let row = Outputs::new()
                         .ragged("prompt", [[born as i32, born as i32 + 1]])
                         .json("truth", [serde_json::json!({ "answer": 2 * born })]);
-                    self.place(sight, PROMPTS, &row, 1);
+                    self.place(sight, PROMPTS, &row, 1, false);
                     self.steps.push_back(Step::PutRow(PROMPTS));
                 }
                 _ => self.steps.extend([Step::Say(Command::ClosePartition(PROMPTS)), Step::Leave]),
@@ -188,11 +200,11 @@ impl Worker {
         }
     }
 
-    fn place(&mut self, sight: &Sight<'_>, partition: PartitionId, outputs: &Outputs, rows: u64) {
+    fn place(&mut self, sight: &Sight<'_>, partition: PartitionId, outputs: &Outputs, rows: u64, partial: bool) {
         let Ok(described) = sight.store.describe(partition) else { return };
         let encoded = outputs.encode("", &described.columns, &Rows::run(RowId(0), rows)).unwrap();
         for (column, array) in encoded {
-            self.steps.push_back(Step::Place { partition, column: column.0, array });
+            self.steps.push_back(Step::Place { partition, column: column.0, array, partial });
         }
     }
 
@@ -207,7 +219,10 @@ impl Worker {
             Step::Open => Command::OpenSession { name: self.name.clone(), here: false },
             Step::Say(command) => command.clone(),
             Step::Leave => Command::CloseSession,
-            Step::Place { partition, column, array } => return self.put(*partition, *column, array.clone()),
+            Step::Place { partition, column, array, partial } => {
+                return self.put(*partition, *column, array.clone(), *partial);
+            }
+            Step::Save => self.save(),
             Step::Commit => self.commit(),
             Step::PutRow(partition) => self.put_row(*partition),
             Step::Weights(step) => {
@@ -220,7 +235,7 @@ impl Worker {
                     }
                     Weights::Place => {
                         let array: ArrayRef = Arc::new(arrow::array::BinaryArray::from_vec(vec![b"weights"]));
-                        return self.put(made, 0, array);
+                        return self.put(made, 0, array, false);
                     }
                     Weights::Put => self.put_row(made),
                     Weights::Close => Command::ClosePartition(made),
@@ -234,10 +249,10 @@ impl Worker {
         Body::Call { request: Request { caller, command }, attempt: self.attempt }
     }
 
-    fn put(&mut self, partition: PartitionId, column: u16, array: ArrayRef) -> Body {
+    fn put(&mut self, partition: PartitionId, column: u16, array: ArrayRef, partial: bool) -> Body {
         self.puts += 1;
         let session = self.session.unwrap_or_default().0;
-        let put = wire::Put { session, partition: partition.0, column: column.into(), number: self.puts };
+        let put = wire::Put { session, partition: partition.0, column: column.into(), number: self.puts, partial };
         Body::Put { put, array }
     }
 
@@ -249,6 +264,15 @@ impl Worker {
         self.placed.iter().map(one).collect()
     }
 
+    /// Half of each response.
+    fn save(&self) -> Command {
+        let claimed = self.claimed.as_ref().expect("a save follows a claim");
+        let open = |write| CellWrite { seal: false, ..write };
+        let cells = self.cells(&claimed.batch.rows).into_iter().map(open).collect();
+        let rows = claimed.heads.iter().map(|head| SavedRow { row: head.row, sampled: half(head) }).collect();
+        Command::Save { lease: claimed.lease, cells, rows }
+    }
+
     fn put_row(&self, partition: PartitionId) -> Command {
         let cells = self.cells(&Rows::run(RowId(0), 1));
         Command::Put { partition, rows: vec![NewRow::default()], cells }
@@ -257,7 +281,7 @@ impl Worker {
     fn commit(&self) -> Command {
         let claimed = self.claimed.as_ref().expect("a commit follows a claim");
         let rows = claimed.batch.rows.clone();
-        let sampled = self.role == Role::Stage(TaskId(0));
+        let sampled = self.role == Role::Stage(ROLLOUT);
         let note = |head: &crate::RowHead| RowNote {
             row: head.row,
             tags: Default::default(),
@@ -321,6 +345,7 @@ impl Worker {
                 self.placed.clear();
             }
             (Reply::Claimed(claimed), Some(Step::Say(Command::Claim { .. }))) => self.work(claimed, sight),
+            (Reply::Written { .. }, Some(Step::Save)) => self.placed.clear(),
             (Reply::Committed { .. }, Some(Step::Commit)) => {
                 self.placed.clear();
                 let cut = self.claimed.take().and_then(|claimed| claimed.cut).filter(|cut| cut.last);
@@ -357,8 +382,16 @@ impl Worker {
         }
         let batch = crate::Batch::new(Arc::new(claimed.heads.clone()), columns).unwrap();
         let outputs = match self.role {
-            Role::Stage(TaskId(0)) => {
+            Role::Stage(ROLLOUT) => {
                 let prompts = batch.ragged::<i32>("prompt").unwrap();
+                if !self.resume(sight, &claimed, &transport, |row| 2 * prompts.row(row)[0]) {
+                    return;
+                }
+                if sight.store.definition().tasks[0].on_lost == OnLost::Resume {
+                    let begun = Outputs::new().ragged("response", prompts.iter().map(|p| [2 * p[0]]));
+                    self.place(sight, SAMPLES, &begun, rows, true);
+                    self.steps.push_back(Step::Save);
+                }
                 Outputs::new().ragged("response", prompts.iter().map(|p| p.iter().map(|t| 2 * t).collect::<Vec<i32>>()))
             }
             Role::Stage(TaskId(1)) => {
@@ -377,9 +410,29 @@ impl Worker {
             }
         };
         drop(batch);
-        self.place(sight, SAMPLES, &outputs, rows);
+        self.place(sight, SAMPLES, &outputs, rows, false);
         self.claimed = Some(claimed);
         self.steps.push_back(Step::Commit);
+    }
+
+    /// What a former worker saved is the first token of each response; `false` when the lease has ended on the way.
+    fn resume(&mut self, sight: &Sight<'_>, claimed: &Claimed, from: &Local, first: impl Fn(usize) -> i32) -> bool {
+        let Ok(described) = sight.store.describe(SAMPLES) else { return false };
+        for saved in &claimed.batch.saved {
+            let [pointer] = &saved.columns[..] else { panic!("one column is saved: {saved:?}") };
+            let Ok(views) = from.get(pointer) else { return false };
+            let heads: Vec<_> = claimed.heads.iter().filter(|head| saved.rows.contains(head.row)).cloned().collect();
+            assert_eq!(saved.sampled, heads.iter().map(half).collect::<Vec<_>>());
+            let column = Arc::new(described.columns[usize::from(pointer.column.0)].clone());
+            let batch = crate::Batch::new(Arc::new(heads), vec![(column, views)]).unwrap();
+            let tokens = batch.ragged::<i32>("response").unwrap();
+            for (tokens, row) in tokens.iter().zip(saved.rows.iter()) {
+                let at = claimed.batch.rows.iter().position(|claimed| claimed == row).unwrap();
+                assert_eq!(tokens, [first(at)], "row {row} is resumed from other tokens than were saved");
+            }
+            self.resumed += saved.rows.len();
+        }
+        true
     }
 
     fn failed(&mut self, error: Error, random: &mut Random) -> bool {
