@@ -2,11 +2,13 @@
 
 use std::{
     fs,
+    path::Path,
     process::{Child, Stdio},
     time::Duration,
 };
 
 use tq_tests::{Workplace, until, workers};
+use transferqueue::{RowId, inspect::history};
 
 const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
 /// Long enough for what a test does meanwhile, also where a step takes no time.
@@ -98,6 +100,53 @@ fn workers_that_are_killed_are_started_again_and_train_the_same_bits() {
     }
     assert!(said.contains("signal: 9") && said.contains("is started again"), "{said}");
     assert_same(&threads, &processes);
+}
+
+/// Two steps of eight responses of 200 tokens each.
+const LONG: [&str; 8] = [
+    "data.train_batch_size=4",
+    "data.max_response_length=200",
+    "actor_rollout_ref.rollout.n=2",
+    "actor_rollout_ref.rollout.ignore_eos=true",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+    "phases.warmup.parameters.data.train_batch_size=4",
+    "trainer.total_training_steps=2",
+    "trainer.test_freq=-1",
+];
+
+#[test]
+fn the_tokens_of_a_rollout_worker_that_is_killed_are_resumed_and_end_in_the_same_bits() {
+    let (threads, processes) = (workplace(), workplace());
+    threads.succeed("quickstart.yaml", &LONG);
+    let resumed = [&LONG[..], &[APART, "+stages.rollout.on_lost=resume"]].concat();
+    let mut command = processes.small("quickstart.yaml", &resumed);
+    // A response takes eight seconds: it is saved on its way.
+    command.env("TQ_SLOW_AT", "rollout::step:40").stdout(Stdio::null()).stderr(Stdio::piped());
+    let run = Run(command.spawn().expect("program under test"));
+    let events = processes.run_file("small", "events");
+    until(|| read_all(&events).contains("rows_saved").then_some(()));
+    run.kill("rollout", Duration::ZERO);
+    let (well, said) = run.end();
+    assert!(well, "{said}");
+    assert!(said.contains("worker process rollout-0 (pid") && said.contains("is started again"), "{said}");
+    assert_same(&threads, &processes);
+    let sum = |name: &str| -> f64 {
+        let lines = processes.lines("small", "metrics.jsonl");
+        lines.iter().filter_map(|line| line.get(name)?.as_f64()).sum()
+    };
+    // The first save comes after five seconds; until then a row grew by a hundred tokens or so.
+    assert!(sum("rollout/resumed_tokens") > 50.0, "{} tokens were resumed", sum("rollout/resumed_tokens"));
+    assert_eq!(sum("rollout/discarded_tokens"), 0.0);
+    let told = (0..8).map(|row| history::read(&events, "samples", RowId(row)).expect("the log").happenings);
+    let resumed =
+        told.flatten().find(|told| told.kind == "leased" && told.what.contains("tokens that worker rollout-0"));
+    assert!(resumed.is_some(), "the history of no row says that it was resumed");
+}
+
+/// The text of all files of a folder.
+fn read_all(folder: &Path) -> String {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect()
 }
 
 #[test]

@@ -5,6 +5,9 @@
 //!
 //! Which weights a row begins with is the schedule's rule: exactly those of its admission (the generator drains before it
 //! changes weights), or the newest (running rows finish first, or go on with the new weights and record versions per token).
+//!
+//! With `on_lost: resume` the tokens of running rows are saved at every renewal. Whoever has a row after its worker was lost goes on from
+//! them, and ends in the bits of a run that nobody disturbed; tokens of other weights than the row must have are discarded.
 
 mod flight;
 mod sampling;
@@ -25,7 +28,7 @@ use tq_stage::{
     Input, Output, Parameters, Ports, Range, Register, Stage, StageContext, TryWork, Weights, ragged_f32, ragged_i64,
 };
 
-use flight::Flight;
+use flight::{Entering, Flight};
 use sampling::SamplingSettings;
 
 /// Settings of the stage: none; everything is in `actor_rollout_ref.rollout`.
@@ -140,16 +143,40 @@ impl Rollout {
         engine.load(None)?;
         Ok(true)
     }
+
+    /// Lets the waiting rows enter that may.
+    fn enter(&self, engine: &mut Engine, flight: &mut Flight, cx: &StageContext) -> Result<()> {
+        let facts = cx.schedule();
+        let current = engine.version();
+        let whole = current.filter(|_| facts.exact_weights || !facts.continue_on_publication);
+        let Entering { requests, resumed, discarded } = flight.enter(current.filter(|_| facts.exact_weights), whole);
+        if resumed + discarded > 0 {
+            let step = engine.weights.newest()?.version.map_or(0, |newest| newest.version);
+            cx.report().metric(step, "rollout/resumed_tokens", resumed as f64, 1.0);
+            cx.report().metric(step, "rollout/discarded_tokens", discarded as f64, 1.0);
+            tracing::info!(
+                resumed,
+                discarded,
+                version = current,
+                "goes on with tokens that a lost worker saved; those of other weights are discarded"
+            );
+        }
+        requests.into_iter().try_for_each(|request| Ok(engine.generator()?.submit(request)?))
+    }
 }
 
 impl Stage for Rollout {
     fn ports(&self) -> Ports {
         let full = self.sampling.is_full();
         let distribution = if full { "full" } else { "truncated" };
-        let mut outputs = vec![Output::new("responses", ragged_i64())];
+        let mut outputs = vec![Output::new("responses", ragged_i64()).resumable()];
         if self.settings.calculate_log_probs {
-            outputs
-                .push(Output::new("rollout_log_probs", ragged_f32()).optional().carries("distribution", distribution));
+            outputs.push(
+                Output::new("rollout_log_probs", ragged_f32())
+                    .optional()
+                    .resumable()
+                    .carries("distribution", distribution),
+            );
         }
         Ports::new(vec![Input::new("prompt", ragged_i64())], outputs)
             .model("causal-lm")
@@ -185,17 +212,14 @@ impl Stage for Rollout {
             }
             let begun = Instant::now();
             if (flight.is_waiting() || !engine.is_idle()) && self.align(&mut engine, &flight, cx)? {
-                let exact = cx.schedule().exact_weights;
-                let version = engine.version().filter(|_| exact);
-                for request in flight.enter(version) {
-                    engine.generator()?.submit(request)?;
-                }
+                self.enter(&mut engine, &mut flight, cx)?;
             }
             fail_point!("rollout::step");
             let finished = engine.generator()?.step()?;
             flight.finish(finished)?;
             if renewed.elapsed() > RENEW_EVERY {
                 flight.renew()?;
+                flight.save(&engine.generator()?.partials())?;
                 renewed = Instant::now();
             }
             cx.report().timing("gen", begun.elapsed().as_secs_f64());

@@ -18,11 +18,12 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The rule for a metric of this name: times (`timing_s/…`) and totals (`perf/total_…`)
-    /// are summed, of a learning rate (`…/lr`) and of counters (`training/global_step`,
+    /// The rule for a metric of this name: times (`timing_s/…`), totals (`perf/total_…`) and what lost workers had made
+    /// (`rollout/resumed_tokens`, `rollout/discarded_tokens`) are summed, of a learning rate (`…/lr`) and of counters (`training/global_step`,
     /// `training/epoch`) the last counts, a name with `max` or `min` in it says what it is, all else is averaged.
     pub fn of(name: &str) -> Rule {
-        if name.starts_with("timing_s/") || name.starts_with("perf/total_") {
+        let saved = name == "rollout/resumed_tokens" || name == "rollout/discarded_tokens";
+        if saved || name.starts_with("timing_s/") || name.starts_with("perf/total_") {
             Rule::Sum
         } else if name.ends_with("/lr") || name == "training/global_step" || name == "training/epoch" {
             Rule::Last

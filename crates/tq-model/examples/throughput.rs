@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use tq_model::generate::{Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
+use tq_model::generate::{Generator, GeneratorOptions, Partial, Request, Sampling, TorchGenerator};
 use tq_model::train::{LrSchedule, TrainOptions};
 use tq_model::weights::{DType, Head};
 use tq_model::{
@@ -38,6 +38,7 @@ fn main() -> Result<()> {
                 max_new_tokens: 12 + id as usize % 14,
                 seed: id,
                 sampling: Sampling::full(1.0),
+                partial: Partial::default(),
             })?;
         }
         let (mut tokens, mut steps) = (0, 0);

@@ -4,12 +4,15 @@
 mod common;
 
 use common::models::{digits, families, lively};
-use tq_model::generate::{FinishReason, Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
+use tq_model::generate::{
+    FinishReason, Finished, Generator, GeneratorOptions, Partial, Request, Sampling, TorchGenerator,
+};
 use tq_model::weights::{DType, Head, NamedTensor, NamedTensors};
 use tq_model::{Placement, init_random};
 
 fn request(id: u64, max_new_tokens: usize) -> Request {
-    Request { id, prompt: vec![4, 14, 5], max_new_tokens, seed: id, sampling: Sampling::full(1.0) }
+    let (prompt, partial) = (vec![4, 14, 5], Partial::default());
+    Request { id, prompt, max_new_tokens, seed: id, sampling: Sampling::full(1.0), partial }
 }
 
 fn generator(slots: usize, version: u64, seed: u64) -> TorchGenerator {
@@ -57,6 +60,23 @@ fn exchanged_weights_continue_running_rows_and_stamp_their_tokens() {
 }
 
 #[test]
+fn a_resumed_response_goes_on_with_the_weights_there_are_and_keeps_the_stamps_it_had() {
+    let mut first = generator(4, 1, 1);
+    first.submit(request(0, 8)).unwrap();
+    for _ in 0..3 {
+        first.step().unwrap();
+    }
+    let partial = first.partials()[0].1.clone();
+    assert_eq!((first.partials()[0].0, partial.tokens.len(), &partial.versions), (0, 3, &vec![1; 3]));
+    let mut second = generator(4, 2, 2);
+    second.submit(Request { partial: partial.clone(), ..request(0, 8) }).unwrap();
+    let ended = drain(&mut second).pop().unwrap();
+    assert_eq!(ended.versions, [1, 1, 1, 2, 2, 2, 2, 2]);
+    assert_eq!((&ended.tokens[..3], &ended.log_probs[..3]), (&partial.tokens[..], &partial.log_probs[..]));
+    assert!(second.partials().is_empty());
+}
+
+#[test]
 fn more_requests_than_slots_enter_as_others_leave() {
     let mut generator = generator(3, 0, 1);
     for id in 0..10 {
@@ -100,6 +120,10 @@ fn a_cancelled_request_is_gone_and_leaves_the_others_as_they_were() {
 #[test]
 fn impossible_requests_are_refused_with_their_id() {
     let mut generator = generator(2, 0, 1);
+    fn partial(tokens: Vec<i64>) -> Partial {
+        let (log_probs, versions) = (vec![-0.5; tokens.len()], vec![0; tokens.len()]);
+        Partial { tokens, log_probs, versions }
+    }
     let mut refusal = |change: fn(&mut Request)| {
         let mut request = request(9, 4);
         change(&mut request);
@@ -108,6 +132,9 @@ fn impossible_requests_are_refused_with_their_id() {
     assert!(refusal(|request| request.prompt.clear()).contains("request 9: a prompt of 0 tokens"));
     assert!(refusal(|request| request.max_new_tokens = 38).contains("do not fit into max_len 40"));
     assert!(refusal(|request| request.prompt[0] = 16).contains("id 16 is outside the vocabulary of 16"));
+    assert!(refusal(|request| request.partial.tokens = vec![1, 2]).contains("from 2 tokens with 0 log-probs and 0"));
+    assert!(refusal(|request| request.partial = partial(vec![1; 5])).contains("at most 4 (max_new_tokens)"));
+    assert!(refusal(|request| request.partial = partial(vec![16])).contains("id 16 is outside the vocabulary of 16"));
     assert!(refusal(|request| request.sampling.temperature = -1.0).contains("temperature is -1"));
     assert!(refusal(|request| request.sampling.top_p = 0.0).contains("top_p is 0"));
     assert!(refusal(|request| request.sampling.top_k = Some(0)).contains("top_k is 0"));

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::{golden, ids, json, numbers, shared};
 use serde_json::Value;
-use tq_model::generate::{Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
+use tq_model::generate::{Generator, GeneratorOptions, Partial, Request, Sampling, TorchGenerator};
 use tq_model::train::{LrSchedule, TrainOptions};
 use tq_model::weights::{DType, Head, NamedTensor, read_folder};
 use tq_model::{Model, ModelConfig, PackedBatch, Placement, TokenGradients, TokenStats, TorchModel, Want, weights_for};
@@ -158,6 +158,7 @@ fn greedy_generation_agrees_until_a_margin_vanishes() {
                     max_new_tokens: 64,
                     seed: 0,
                     sampling: Sampling::GREEDY,
+                    partial: Partial::default(),
                 };
                 generator.submit(request).unwrap();
             }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use common::{golden, ids, json, numbers};
 use serde_json::Value;
-use tq_model::generate::{Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
+use tq_model::generate::{Generator, GeneratorOptions, Partial, Request, Sampling, TorchGenerator};
 use tq_model::train::{LrSchedule, TrainOptions};
 use tq_model::weights::{DType, Head, read_folder};
 use tq_model::{Model, ModelConfig, PackedBatch, Placement, TokenGradients, TorchModel, Want, weights_for};
@@ -92,7 +92,14 @@ fn greedy_answers_agree() {
         let prompt = ids(&item["prompt_ids"]);
         let max_new_tokens = ids(&item["greedy_ids"]).len();
         generator
-            .submit(Request { id: id as u64, prompt, max_new_tokens, seed: 0, sampling: Sampling::GREEDY })
+            .submit(Request {
+                id: id as u64,
+                prompt,
+                max_new_tokens,
+                seed: 0,
+                sampling: Sampling::GREEDY,
+                partial: Partial::default(),
+            })
             .unwrap();
     }
     let mut run = 0;

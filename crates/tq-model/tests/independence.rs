@@ -6,7 +6,7 @@ mod common;
 use std::sync::{Mutex, PoisonError};
 
 use common::models::{DTYPES, digits, families, lively, tokens};
-use tq_model::generate::{Finished, Generator, GeneratorOptions, Request, Sampling, TorchGenerator};
+use tq_model::generate::{Finished, Generator, GeneratorOptions, Partial, Request, Sampling, TorchGenerator};
 use tq_model::weights::{DType, Head};
 use tq_model::{Decoder, Model, ModelConfig, PackedBatch, Placement, TorchModel, Want};
 
@@ -86,6 +86,7 @@ fn requests(config: &ModelConfig, count: u64, longest: usize) -> Vec<Request> {
             prompt: tokens(id / 3, 1 + (id as usize * 5) % 23, config.vocab_size),
             max_new_tokens: 1 + (id as usize * 17) % longest,
             seed: 77 + id,
+            partial: Partial::default(),
             sampling: match id % 4 {
                 0 => Sampling::GREEDY,
                 1 => Sampling { temperature: 0.9, top_k: Some(7), top_p: 0.9 },
@@ -151,6 +152,45 @@ fn responses_do_not_depend_on_company_entry_or_slot() {
                 // A draw that never ends early or late would prove little.
                 assert!(alone.iter().any(|response| response.tokens.last() == Some(&2)));
                 assert!(alone.iter().any(|response| response.tokens.len() > longest / 2));
+            }
+        }
+    });
+}
+
+/// The request, going on from the first `tokens` of its response.
+fn resumed(request: &Request, whole: &Finished, tokens: usize) -> Request {
+    let partial = Partial {
+        tokens: whole.tokens[..tokens].to_vec(),
+        log_probs: whole.log_probs[..tokens].to_vec(),
+        versions: whole.versions[..tokens].to_vec(),
+    };
+    Request { id: 1000 * request.id + tokens as u64, partial, ..request.clone() }
+}
+
+#[test]
+fn a_response_that_is_resumed_at_any_token_ends_in_the_same_bits() {
+    with_threads(|threads| {
+        let models = families().into_iter().map(|(name, config)| (name, config, 150)).chain([("digits", digits(), 40)]);
+        for (name, config, longest) in models {
+            for dtype in DTYPES {
+                let weights = lively(&config, Head::Lm, 3);
+                let options = GeneratorOptions { prefill_tokens: 64, ..GeneratorOptions::new(70, longest + 23) };
+                let new = || TorchGenerator::new(&config, Placement::cpu(dtype), 4, &weights, options.clone()).unwrap();
+                let requests = &requests(&config, 10, longest)[6..];
+                let whole = run(&mut new(), requests, usize::MAX);
+                // Longer than what is caught up side by side, and than a chunk of the cache.
+                assert!(whole.iter().any(|response| response.tokens.len() > longest / 2));
+                let mut generator = new();
+                for (request, whole) in requests.iter().zip(&whole) {
+                    let cuts: Vec<usize> = (1..=whole.tokens.len()).collect();
+                    let requests: Vec<Request> = cuts.iter().map(|cut| resumed(request, whole, *cut)).collect();
+                    let ended = run(&mut generator, &requests, 30);
+                    for (cut, mut ended) in cuts.into_iter().zip(ended) {
+                        ended.id = whole.id;
+                        let what = format!("{name} {dtype} {threads} threads, from token {cut}");
+                        assert_same(&what, std::slice::from_ref(whole), &[ended]);
+                    }
+                }
             }
         }
     });

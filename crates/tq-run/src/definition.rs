@@ -134,6 +134,7 @@ fn task(name: &str, t: &plan::Task, phase: &Phase) -> Result<Task> {
             plan::OnFailure::Stop => Poison::Stop,
             plan::OnFailure::Drop => Poison::Drop,
         },
+        on_lost: t.on_lost,
         external: t.external,
         ..Task::new(name, &t.partition)
     })

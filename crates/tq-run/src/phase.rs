@@ -371,6 +371,7 @@ impl PhaseRun<'_> {
             name: name.to_owned(),
             partition: task.partition.clone(),
             validation,
+            resumes: !task.on_lost.is_again(),
             reads: task.reads.iter().map(|(port, column)| (port.clone(), column.clone())).collect(),
             writes: task.writes.iter().map(|(port, column)| (port.clone(), column.clone())).collect(),
         }

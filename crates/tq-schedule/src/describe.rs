@@ -182,7 +182,7 @@ impl Phase {
                 name.clone(),
                 task.implementation.clone(),
                 task.partition.clone(),
-                task.per.to_string(),
+                if task.on_lost.is_again() { task.per.to_string() } else { format!("{}, resumed", task.per) },
                 task.describe_model(),
                 format!("{} → {}", ports(&task.reads), ports(&task.writes)),
             ]

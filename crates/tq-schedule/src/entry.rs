@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 use transferqueue::{Durability, server::ServerTls};
 
-use crate::plan::{Keep, OnFailure, Spill, StoreKind, WorkerKind};
+use crate::plan::{Keep, OnFailure, OnLost, Spill, StoreKind, WorkerKind};
 use crate::port::{Dtype, Kind, Per};
 use crate::schedule::{Grain, OnPublication, Order, Preset, WeightsRule};
 
@@ -254,6 +254,8 @@ pub(crate) struct Stage {
     pub(crate) attempts: Option<u64>,
     #[serde(default)]
     pub(crate) on_failure: Option<OnFailure>,
+    #[serde(default)]
+    pub(crate) on_lost: Option<OnLost>,
     #[serde(default)]
     pub(crate) with: IndexMap<String, Json>,
 }

@@ -11,6 +11,7 @@ use serde::{
     de::{self, Visitor},
 };
 use serde_json::Value as Json;
+pub use transferqueue::catalog::definition::OnLost;
 use transferqueue::{Durability, server::ServerTls};
 
 use crate::port::{Attributes, Extent, Kind, Per};
@@ -361,6 +362,9 @@ pub struct Task {
     pub attempts: u64,
     /// What then happens.
     pub on_failure: OnFailure,
+    /// What becomes of unfinished work on a row whose worker is lost.
+    #[serde(default, skip_serializing_if = "OnLost::is_again")]
+    pub on_lost: OnLost,
     /// The stage's `with:` map.
     pub with: Json,
     /// The subtrees of the phase's parameter tree that the stage asks for ([`Phase::parameter`]).

@@ -88,6 +88,9 @@ pub struct Output {
     pub extent: Extent,
     /// Written only when somebody reads it (or the pipeline keeps it); a required output that nobody reads is refused.
     pub optional: bool,
+    /// Unfinished cells of it can be saved, and gone on with by another worker (`on_lost: resume`).
+    #[serde(default)]
+    pub resumable: bool,
     /// Facts the column carries.
     pub carries: Attributes,
 }
@@ -96,7 +99,21 @@ impl Output {
     /// An output written always; a cell is at most as long as a response unless [`Output::extent`] says otherwise.
     #[must_use]
     pub fn new(name: &str, column_type: Kind) -> Self {
-        Self { name: name.into(), column_type, extent: Extent::Response, optional: false, carries: Attributes::new() }
+        Self {
+            name: name.into(),
+            column_type,
+            extent: Extent::Response,
+            optional: false,
+            resumable: false,
+            carries: Attributes::new(),
+        }
+    }
+
+    /// Unfinished cells of it can be saved, and gone on with by another worker.
+    #[must_use]
+    pub fn resumable(mut self) -> Self {
+        self.resumable = true;
+        self
     }
 
     /// Written only when somebody reads it.

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tq_config::{Refusals, join};
 
 use crate::entry::{self, Keeps, When};
-use crate::plan::{ModelRef, Needs, Note, OnFailure, Rows};
+use crate::plan::{ModelRef, Needs, Note, OnFailure, OnLost, Rows};
 use crate::planner::{Planner, entries, keys};
 use crate::port::{DescribeError, Output, Per, Ports, Query};
 use crate::scope::Scope;
@@ -52,6 +52,7 @@ pub(crate) struct Draft {
     pub(crate) ranks: u64,
     pub(crate) attempts: u64,
     pub(crate) on_failure: OnFailure,
+    pub(crate) on_lost: OnLost,
     pub(crate) with: Json,
     pub(crate) columns: Columns,
 }
@@ -134,6 +135,7 @@ pub(crate) fn draft(
                 ranks: stage.ranks.unwrap_or(1),
                 attempts: stage.attempts.unwrap_or(3),
                 on_failure: stage.on_failure.unwrap_or(OnFailure::Stop),
+                on_lost: stage.on_lost.unwrap_or_default(),
                 with: with.clone(),
                 columns: columns.clone(),
             });
@@ -272,6 +274,7 @@ fn implicit(
             ranks: 1,
             attempts: 3,
             on_failure: OnFailure::Stop,
+            on_lost: OnLost::Again,
             with: with.clone(),
             columns: if stage == archive { Columns::Archived } else { Columns::Ports },
         });

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{plan, plan_text};
+use tq_schedule::plan::OnLost;
 
 const RIGHT: &str = "\
 partitions:
@@ -39,6 +40,15 @@ fn phases(until: &str) -> String {
 }
 
 #[test]
+fn a_stage_resumes_what_it_has_begun_where_it_can_and_the_pipeline_says_so() {
+    let text = RIGHT.replacen("model: policy@live}", "model: policy@live, on_lost: resume}", 1);
+    let plan = plan_text(&text, "right.yaml", &[]).unwrap();
+    assert_eq!(plan.phases[0].tasks["rollout"].on_lost, OnLost::Resume);
+    assert_eq!(plan.phases[0].tasks["reward"].on_lost, OnLost::Again);
+    assert!(plan.describe().contains("row, resumed"), "{}", plan.describe());
+}
+
+#[test]
 fn the_right_pipeline_is_not_refused() {
     let plan = plan_text(RIGHT, "right.yaml", &[]).unwrap();
     assert_eq!(plan.notes, []);
@@ -56,6 +66,7 @@ macro_rules! wrong {
 // The ten that every user meets.
 wrong! {
     unknown_stage: refused("use: reward", "use: rewrad", &[]);
+    a_stage_that_resumes_nothing: refused("{use: reward}", "{use: reward, on_lost: resume}", &[]);
     misspelt_key: refused("per: group", "pre: group", &[]);
     type_clash: added("  penalty:   {use: length-penalty, bind: {length_penalty: token_level_rewards}, with: {weight: 1}}", &[]);
     missing_producer: refused("  reward:    {use: reward}\n", "", &[]);

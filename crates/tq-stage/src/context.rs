@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use tq_schedule::plan::Level;
 use transferqueue::{
-    Batch, Claim, Gang, Lease, Outputs, Rows, Session,
+    Batch, Claim, Gang, Lease, Outputs, Rows, Saved, SavedRow, Session,
     catalog::command::{CutRef, RowHead, Share},
 };
 
@@ -26,6 +26,9 @@ pub struct Served {
     pub partition: String,
     /// Whether its rows are evaluated, not trained on.
     pub validation: bool,
+    /// Unfinished work on its rows may be saved: `on_lost: resume`.
+    #[serde(default)]
+    pub resumes: bool,
     /// Input port → column.
     pub reads: BTreeMap<String, String>,
     /// Output port → column; ports that nobody reads are absent.
@@ -312,6 +315,30 @@ impl Work {
         self.lease.cut().with_context(|| {
             format!("task `{}` claims rows or groups; it needs `per: mini` or `per: cycle`", self.served.name)
         })
+    }
+
+    /// What workers that were lost had saved of these rows, under the ports' names: one entry for each set of columns. Rows that
+    /// are in none of them begin anew.
+    ///
+    /// # Errors
+    /// When bytes cannot be read.
+    pub fn saved(&self) -> Result<Vec<Saved>, transferqueue::Error> {
+        let under_ports = |saved: Saved| {
+            let there = |column: &str| saved.batch.columns().any(|there| there == column);
+            let names = self.served.writes.iter().map(|(port, column)| (column.as_str(), port.as_str()));
+            Ok(Saved { batch: saved.batch.renamed(names.filter(|(column, _)| there(column)))?, ..saved })
+        };
+        self.lease.saved()?.into_iter().map(under_ports).collect()
+    }
+
+    /// Saves unfinished work on rows for whoever has them next, should this worker be lost: the beginning of their cells, and the
+    /// weight versions of their tokens. It takes the place of what was saved of these rows before; outputs that nobody reads
+    /// are left out. For a task that [resumes](Served::resumes).
+    ///
+    /// # Errors
+    /// When the lease has ended, or the pipeline does not say `on_lost: resume` for the stage.
+    pub fn save(&mut self, outputs: Outputs, sampled: Vec<SavedRow>) -> Result<(), transferqueue::Error> {
+        self.lease.save(bound(&self.served, outputs), sampled)
     }
 
     /// Makes the outputs visible and all rows consumed.

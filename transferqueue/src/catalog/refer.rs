@@ -84,8 +84,10 @@ impl State {
     pub(super) fn saved(&self, cursor: &Cursor, task: TaskId, rows: &Rows) -> Vec<SavedRef> {
         let table = self.table_of(cursor);
         let mut by_columns: BTreeMap<Vec<u16>, SavedRef> = BTreeMap::new();
-        // Most claims look at a table without any.
-        for row in rows.iter().filter(|_| !table.saved.is_empty()) {
+        if table.saved.is_empty() {
+            return Vec::new();
+        }
+        for row in rows.iter() {
             let Some(saved) = table.saved.get(&(row, task)) else { continue };
             let (columns, cells): (Vec<u16>, Vec<Open>) = table.open_in(row, cursor.writes).unzip();
             let column = |&column: &u16| ColumnRef {

@@ -5,7 +5,8 @@ use std::{
 
 use super::*;
 use crate::{
-    Claim, Error, Options, Store,
+    Claim, Error, Options, Outputs, Sampled, SavedRow, Store,
+    catalog::definition::OnLost,
     ids::{PartitionId, RowId, Rows},
     testing::{self, soon, training},
 };
@@ -289,4 +290,30 @@ fn a_snapshot_goes_from_one_unit_to_three_to_two_byte_for_byte() {
 /// The chunks that the catalog names.
 fn chunks(store: &Store) -> std::collections::BTreeSet<ChunkId> {
     store.with_state(|state, _| state.live_cells().map(|run| run.chunk).collect()).unwrap()
+}
+
+#[test]
+fn what_a_worker_saved_comes_back_with_the_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let [first, taken, second] = ["first", "taken", "second"].map(|name| dir.path().join(name));
+    let mut definition = training(1);
+    definition.tasks[0].on_lost = OnLost::Resume;
+    let store = Store::create(definition, Options::at(&first)).unwrap();
+    let session = store.session("rollout-0").unwrap();
+    testing::publish(&session, None, 0);
+    testing::feed(&session, 0, 4);
+    let mut lease = session.claim("rollout", 3, soon()).unwrap().lease().unwrap();
+    let (rows, sampled) = (Rows::run(RowId(1), 2), vec![Sampled { version: 0, tokens: 2 }]);
+    let begun = Outputs::for_rows(rows.clone()).ragged("response", [vec![7, 8], vec![9, 10]]);
+    let said = rows.iter().map(|row| SavedRow { row, sampled: sampled.clone() }).collect();
+    lease.save(begun, said).unwrap();
+    store.snapshot(&taken).unwrap();
+
+    let store = Store::restore(&taken, Options::at(&second)).unwrap();
+    store.with_state(|state, _| state.verify()).unwrap().unwrap();
+    let lease = store.session("rollout-1").unwrap().claim("rollout", 8, soon()).unwrap().lease().unwrap();
+    let saved = lease.saved().unwrap();
+    assert_eq!((saved.len(), saved[0].batch.rows(), &saved[0].sampled), (1, &rows, &vec![sampled; 2]));
+    let tokens: Vec<Vec<i32>> = saved[0].batch.ragged::<i32>("response").unwrap().iter().map(<[i32]>::to_vec).collect();
+    assert_eq!(tokens, [[7, 8], [9, 10]]);
 }

@@ -98,6 +98,7 @@ fn definition() -> Definition {
         (task.lease_ms, task.attempts, task.on_poison) = (model::LEASE_MS, 1_000, Poison::Drop);
     }
     tasks[model::SCORE].attempts = model::SCORE_ATTEMPTS;
+    tasks[model::RESUMES].on_lost = OnLost::Resume;
     Definition {
         partitions: vec![put_partition("prompts", &["prompt"]), samples],
         tasks,
@@ -332,7 +333,11 @@ impl Driver {
         let bytes = 3 + (rows.len() as u32);
         let cells = self.cells(id, &rows, bytes, seal);
         let named: BTreeSet<u64> = cells.iter().flat_map(|write| write.rows.iter().map(|row| row.0)).collect();
-        let write = Command::Write { lease: LeaseId(id), cells: cells.clone(), notes: vec![] };
+        let (id, handed) = (LeaseId(id), cells.clone());
+        let write = match !seal && lease.task == model::RESUMES {
+            true => Command::Save { lease: id, cells: handed, rows: vec![] },
+            false => Command::Write { lease: id, cells: handed, notes: vec![] },
+        };
         let reply = self.call(lease.session, write).unwrap();
         assert_eq!(reply, Reply::Written { dropped: run(&named.intersection(&lease.lost).copied().collect()) });
         self.model_cells(&cells, bytes);

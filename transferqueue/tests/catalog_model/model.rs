@@ -25,6 +25,9 @@ const COPY: usize = 3;
 pub const READS: [&[usize]; TASKS] = [&[], &[OUT], &[OUT], &[NOTE], &[1], &[OUT, 1]];
 pub const WRITES: [&[usize]; TASKS] = [&[OUT], &[1, COPY], &[NOTE], &[], &[], &[]];
 
+/// The task that saves what it has not sealed.
+pub const RESUMES: usize = SCORE;
+
 pub const B: u64 = 2;
 pub const AHEAD: u64 = 1;
 pub const CYCLES: u64 = 3;
@@ -241,7 +244,9 @@ impl Model {
             let found = &mut self.rows[row as usize];
             found.tasks[task] = For::Ready;
             for &column in WRITES[task] {
-                if let Cell::Open(_) = found.cells[column] {
+                if let Cell::Open(_) = found.cells[column]
+                    && task != RESUMES
+                {
                     found.cells[column] = Cell::Absent;
                 }
             }

@@ -105,3 +105,40 @@ fn bytes_of_another_store_are_foreign() {
     let error = served(one.path()).unwrap_err().to_string();
     assert!(error.contains("holds the bytes of store") && error.contains("expected those of"), "{error}");
 }
+
+/// What the next worker of `square` finds saved, and how many rows were forgotten.
+fn saved(dir: &Path) -> (Vec<i64>, usize) {
+    let (store, recovered) = Store::recover(&options(dir), |_, _, _| {}).unwrap();
+    store.with_state(|state, _| state.verify()).unwrap().unwrap();
+    let lease = store.session("square-1").unwrap().claim("square", 3, soon()).unwrap().lease().unwrap();
+    let saved = lease.saved().unwrap();
+    (saved.iter().flat_map(|saved| saved.batch.dense::<i64>("square").unwrap().to_vec()).collect(), recovered.forgotten)
+}
+
+#[test]
+fn saved_work_is_found_again_and_where_its_bytes_are_damaged_its_rows_begin_anew() {
+    const BEGUN: i64 = 0x0123_4567_89ab_cdef;
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    life(dir.path());
+    let (store, _) = Store::recover(&options(dir.path()), |_, _, _| {}).unwrap();
+    let mut lease = store.session("square-0").unwrap().claim("square", 2, soon()).unwrap().lease().unwrap();
+    lease.save(Outputs::new().dense("square", [BEGUN, 1]), vec![]).unwrap();
+    drop((lease, store));
+    copy(dir.path(), other.path());
+    assert_eq!(saved(other.path()), (vec![BEGUN, 1], 0));
+    let mut damaged = 0;
+    for entry in fs::read_dir(dir.path().join("arena")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut bytes = fs::read(&path).unwrap();
+        if let Some(at) = bytes.windows(8).position(|window| window == BEGUN.to_le_bytes()) {
+            bytes[at] ^= 1;
+            fs::write(&path, &bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 1, "its bytes lie in one file");
+    assert_eq!(saved(dir.path()), (vec![], 2));
+    // What was forgotten stays forgotten, and the cells that others need are served.
+    assert_eq!(saved(dir.path()), (vec![], 0));
+    assert_eq!(served(dir.path()).unwrap().len(), 1000);
+}

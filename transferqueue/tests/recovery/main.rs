@@ -14,7 +14,7 @@ use std::{
 
 use transferqueue::{
     Column, Definition, Dtype, Durability, Kind, Options,
-    catalog::definition::{Birth, Partition, Task},
+    catalog::definition::{Birth, OnLost, Partition, Task},
 };
 
 /// Far enough away that only a defect reaches it.
@@ -27,7 +27,12 @@ fn definition() -> Definition {
     let number = |name: &str| Column::new(name, Kind::Dense { dtype: Dtype::I64, shape: vec![] });
     let columns = vec![number("number"), Column::new("text", Kind::Utf8), number("square")];
     let partitions = vec![Partition { name: "jobs".into(), columns, birth: Birth::Put { capacity: None } }];
-    let square = Task { reads: vec!["number".into()], writes: vec!["square".into()], ..Task::new("square", "jobs") };
+    let square = Task {
+        reads: vec!["number".into()],
+        writes: vec!["square".into()],
+        on_lost: OnLost::Resume,
+        ..Task::new("square", "jobs")
+    };
     let sum = Task { reads: vec!["square".into(), "text".into()], ..Task::new("sum", "jobs") };
     let tasks = vec![square, sum].into_iter().map(|task| Task { attempts: 1_000, ..task }).collect();
     Definition { partitions, tasks, ..Definition::default() }

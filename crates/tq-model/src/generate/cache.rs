@@ -26,8 +26,10 @@ pub(crate) struct Cache {
 /// What one decoding step shares between the blocks.
 pub(crate) struct Step {
     rows: i64,
+    /// All rows are positions of this slot's row; `None`: row r is a position of slot r.
+    slot: Option<i64>,
     chunks: i64,
-    /// Where each row's new keys go in a block's cache seen as [slots * kv heads * len, head_dim].
+    /// Where new keys go in a block's cache seen as [slots * kv heads * len, head_dim]; the rows beyond them store nothing.
     targets: Tensor,
     /// 0 for positions a row sees, −∞ beyond: [rows, 1, 1, chunks * chunk].
     mask: Tensor,
@@ -100,12 +102,24 @@ impl Cache {
 
     /// Prepares a step in which slot r writes position `positions[r]` and sees everything up to it.
     pub(crate) fn prepare(&self, positions: &[i64]) -> Result<Step> {
+        self.step(None, positions, positions.len())
+    }
+
+    /// Prepares a step over several positions of the row in one slot: each is written, and sees everything up to itself. Rows beyond the first
+    /// `kept` are filler, which is not written.
+    pub(crate) fn prepare_in(&self, slot: usize, positions: &[i64], kept: usize) -> Result<Step> {
+        self.step(Some(slot as i64), positions, kept)
+    }
+
+    fn step(&self, slot: Option<i64>, positions: &[i64], kept: usize) -> Result<Step> {
         let rows = positions.len() as i64;
         let longest = positions.iter().max().copied().unwrap_or(0) + 1;
         let chunks = (longest + self.chunk - 1) / self.chunk;
-        let targets: Vec<i64> = (0..rows * self.kv_heads)
-            .map(|head| head * self.len + positions[(head / self.kv_heads) as usize])
-            .collect();
+        let target = |(row, position): (i64, i64)| {
+            let first = slot.unwrap_or(row) * self.kv_heads;
+            (first..first + self.kv_heads).map(move |head| head * self.len + position)
+        };
+        let targets: Vec<i64> = (0..).zip(positions[..kept].iter().copied()).flat_map(target).collect();
         let width = (chunks * self.chunk) as usize;
         let mut mask = vec![f32::NEG_INFINITY; positions.len() * width];
         for (row, &position) in mask.chunks_exact_mut(width).zip(positions) {
@@ -113,6 +127,7 @@ impl Cache {
         }
         Ok(Step {
             rows,
+            slot,
             chunks,
             targets: tensor::indices(&targets, self.device)?,
             mask: Tensor::f_from_slice(&mask)?.f_view([rows, 1, 1, width as i64])?.f_to(self.device)?,
@@ -131,13 +146,18 @@ impl Cache {
     ) -> Result<Tensor> {
         let flat = [self.slots * self.kv_heads * self.len, self.head_dim];
         for (cache, new) in [(&self.keys[block], key), (&self.values[block], value)] {
-            let new = new.f_reshape([step.rows * self.kv_heads, self.head_dim])?;
+            let new = new.f_reshape([-1, self.head_dim])?.f_narrow(0, 0, step.targets.size()[0])?;
             let _ = cache.f_view(flat)?.f_index_copy_(0, &step.targets, &new)?;
         }
         let batch = step.rows * self.kv_heads;
         let chunk = |cache: &Tensor, number: i64| -> Result<Tensor> {
-            let part = cache.f_narrow(0, 0, step.rows)?.f_narrow(2, number * self.chunk, self.chunk)?;
-            Ok(part.f_view([batch, self.chunk, self.head_dim])?)
+            let part = cache.f_narrow(2, number * self.chunk, self.chunk)?;
+            // Positions of one row look at copies of what they share: a product then has the shape that it has with a slot for each.
+            let part = match step.slot {
+                None => part.f_narrow(0, 0, step.rows)?,
+                Some(slot) => part.f_narrow(0, slot, 1)?.f_expand([step.rows, -1, -1, -1], false)?,
+            };
+            Ok(part.f_reshape([batch, self.chunk, self.head_dim])?)
         };
         let query = query.f_reshape([batch, -1, self.head_dim])?;
         let shared = query.size()[1];

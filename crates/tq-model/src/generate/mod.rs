@@ -66,6 +66,33 @@ pub struct Request {
     pub seed: u64,
     /// How tokens are drawn.
     pub sampling: Sampling,
+    /// The beginning of the response, where an earlier generator has made it; empty for one that begins.
+    pub partial: Partial,
+}
+
+/// The beginning of a response: as many log-probs and versions as tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Partial {
+    /// Its tokens.
+    pub tokens: Vec<i64>,
+    /// Their log-probs, as in [`Finished::log_probs`].
+    pub log_probs: Vec<f32>,
+    /// The version of the weights that each was drawn with.
+    pub versions: Vec<u64>,
+}
+
+impl Partial {
+    pub(crate) fn with_capacity(tokens: usize) -> Self {
+        let (tokens, log_probs, versions) =
+            (Vec::with_capacity(tokens), Vec::with_capacity(tokens), Vec::with_capacity(tokens));
+        Self { tokens, log_probs, versions }
+    }
+
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.tokens.extend(more.tokens);
+        self.log_probs.extend(more.log_probs);
+        self.versions.extend(more.versions);
+    }
 }
 
 /// Why a response ended.
@@ -103,7 +130,7 @@ pub struct GeneratorOptions {
     pub max_len: usize,
     /// Tokens that end a response.
     pub stop_tokens: Vec<i64>,
-    /// Prompt tokens run at a time when new rows enter (one longer prompt is run alone).
+    /// Tokens of prompts and partial responses run at a time when new rows enter (one longer row is run alone).
     pub prefill_tokens: usize,
 }
 
@@ -117,21 +144,26 @@ impl GeneratorOptions {
 /// A source of responses with continuous batching: rows enter as others finish, and weights can be exchanged between steps.
 ///
 /// What a request returns (tokens, and log-probs to the last bit) depends on its prompt, seed and sampling, on the weights, and on
-/// the generator's options, never on which rows run beside it, when it enters, or which slot it gets.
+/// the generator's options, never on which rows run beside it, when it enters, or which slot it gets. A request that goes on from the
+/// [`Partial`] of another generator with these options and weights returns what it would have returned there.
 pub trait Generator: Send {
     /// Queues a request.
     ///
     /// # Errors
-    /// The prompt is empty, has ids outside the vocabulary, or does not fit together with `max_new_tokens`; a sampling option is out of range;
-    /// the id is in use.
+    /// The prompt is empty; it or the partial response has ids outside the vocabulary; it does not fit together with `max_new_tokens`; the
+    /// partial response is longer than that, or not of one length; a sampling option is out of range; the id is in use.
     fn submit(&mut self, request: Request) -> Result<()>;
 
-    /// Draws one token for every running row; rows that end leave, queued requests take free slots and draw their first token at once.
+    /// Draws one token for every running row; rows that end leave, queued requests take free slots and draw their first token at once
+    /// (those with a partial response draw their next one with the next step; they enter `prefill_tokens` tokens a step).
     /// Returns the responses that ended.
     ///
     /// # Errors
     /// Logits are not finite (the weights are broken), or memory is short. The generator cannot be used after an error.
     fn step(&mut self) -> Result<Vec<Finished>>;
+
+    /// What requests in slots have so far, by id.
+    fn partials(&self) -> Vec<(u64, &Partial)>;
 
     /// Takes a queued or running request back, dropping what it has generated; false when there is none of that id.
     fn cancel(&mut self, id: u64) -> bool;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{FinishReason, Finished, Request};
+use super::{FinishReason, Finished, Partial, Request};
 
 /// A request that has entered.
 #[derive(Debug)]
@@ -10,41 +10,34 @@ pub(crate) struct Row {
     pub(crate) request: Request,
     /// Order of entry.
     entry: u64,
-    pub(crate) tokens: Vec<i64>,
-    log_probs: Vec<f32>,
-    versions: Vec<u64>,
+    pub(crate) response: Partial,
 }
 
 impl Row {
     /// Tokens whose keys and values are cached: the last drawn token's are not yet.
     pub(crate) fn cached(&self) -> usize {
-        self.request.prompt.len() + self.tokens.len() - 1
+        self.request.prompt.len() + self.response.tokens.len() - 1
     }
 
     pub(crate) fn push(&mut self, token: i64, log_prob: f32, version: u64) {
-        self.tokens.push(token);
-        self.log_probs.push(log_prob);
-        self.versions.push(version);
+        self.response.tokens.push(token);
+        self.response.log_probs.push(log_prob);
+        self.response.versions.push(version);
     }
 
     fn ended(&self, stop_tokens: &[i64]) -> Option<FinishReason> {
-        let last = self.tokens.last()?;
+        let last = self.response.tokens.last()?;
         if stop_tokens.contains(last) {
             Some(FinishReason::Stop)
         } else {
-            (self.tokens.len() >= self.request.max_new_tokens).then_some(FinishReason::Length)
+            (self.response.tokens.len() >= self.request.max_new_tokens).then_some(FinishReason::Length)
         }
     }
 
     fn finish(self, reason: FinishReason) -> Finished {
-        Finished {
-            id: self.request.id,
-            tokens: self.tokens,
-            log_probs: self.log_probs,
-            versions: self.versions,
-            reason,
-            restricted: self.request.sampling.restricted(),
-        }
+        let Partial { tokens, log_probs, versions } = self.response;
+        let restricted = self.request.sampling.restricted();
+        Finished { id: self.request.id, tokens, log_probs, versions, reason, restricted }
     }
 }
 
@@ -94,7 +87,7 @@ impl Slots {
         &mut self.rows
     }
 
-    /// Lets requests enter while there are slots and their prompts together have at most `budget` tokens (a first longer one enters alone).
+    /// Lets requests enter while there are slots and what they bring has at most `budget` tokens together (a first longer one enters alone).
     /// They take the slots from the returned one on.
     pub(crate) fn enter(&mut self, budget: usize) -> usize {
         let first = self.rows.len();
@@ -103,19 +96,14 @@ impl Slots {
             let Some(next) = self.queue.front() else {
                 break;
             };
-            tokens += next.prompt.len();
+            tokens += next.prompt.len() + next.partial.tokens.len();
             if tokens > budget && self.rows.len() > first {
                 break;
             }
-            let request = self.queue.pop_front().expect("the queue has a front");
-            let size = request.max_new_tokens;
-            self.rows.push(Row {
-                request,
-                entry: self.entered,
-                tokens: Vec::with_capacity(size),
-                log_probs: Vec::with_capacity(size),
-                versions: Vec::with_capacity(size),
-            });
+            let mut request = self.queue.pop_front().expect("the queue has a front");
+            let mut response = Partial::with_capacity(request.max_new_tokens);
+            response.extend(std::mem::take(&mut request.partial));
+            self.rows.push(Row { request, entry: self.entered, response });
             self.entered += 1;
         }
         first
@@ -175,7 +163,8 @@ mod tests {
     use crate::generate::Sampling;
 
     fn request(id: u64, prompt: usize, max_new_tokens: usize) -> Request {
-        Request { id, prompt: vec![0; prompt], max_new_tokens, seed: id, sampling: Sampling::GREEDY }
+        let (prompt, partial) = (vec![0; prompt], Partial::default());
+        Request { id, prompt, max_new_tokens, seed: id, sampling: Sampling::GREEDY, partial }
     }
 
     fn ids(slots: &Slots) -> Vec<u64> {

@@ -2,10 +2,10 @@
 
 use tch::{Kind, Tensor};
 
-use super::cache::Cache;
+use super::cache::{Cache, Step};
 use super::sample::{Scratch, draw};
-use super::slots::Slots;
-use super::{Finished, Generator, GeneratorOptions, Request};
+use super::slots::{Row, Slots};
+use super::{Finished, Generator, GeneratorOptions, Partial, Request};
 use crate::batch::{Layout, PackedBatch, padded_rows};
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Placement};
@@ -13,6 +13,9 @@ use crate::score;
 use crate::tensor;
 use crate::weights::{Head, NamedTensors};
 use crate::{Error, Result};
+
+/// Tokens of a response that run side by side when it is resumed: each looks at its own copy of the row's keys and values.
+const CATCH_UP: usize = 64;
 
 /// A generator with its own copy of the weights.
 pub struct TorchGenerator {
@@ -99,14 +102,24 @@ impl TorchGenerator {
                 self.options.max_len
             ));
         }
+        let Partial { tokens, log_probs, versions } = &request.partial;
+        if tokens.len() > request.max_new_tokens || [log_probs.len(), versions.len()] != [tokens.len(); 2] {
+            return wrong(format!(
+                "it goes on from {} tokens with {} log-probs and {} versions; expected as many of each, and at most {} (max_new_tokens)",
+                tokens.len(),
+                log_probs.len(),
+                versions.len(),
+                request.max_new_tokens
+            ));
+        }
         let vocab = self.decoder.config().vocab_size;
-        match request.prompt.iter().find(|id| !(0..vocab).contains(*id)) {
+        match request.prompt.iter().chain(tokens).find(|id| !(0..vocab).contains(*id)) {
             Some(id) => wrong(format!("id {id} is outside the vocabulary of {vocab}")),
             None => Ok(()),
         }
     }
 
-    /// Runs the prompts of the rows from slot `first` on and draws their first tokens.
+    /// Runs the prompts of the rows from slot `first` on and draws the first tokens of those that have none.
     fn prefill(&mut self, first: usize) -> Result<()> {
         let mut batch = PackedBatch::new();
         for row in &self.slots.rows()[first..] {
@@ -123,41 +136,73 @@ impl TorchGenerator {
         let mut lasts = layout.lasts;
         lasts.resize(lasts.len().max(crate::batch::MIN_ROWS), 0);
         let hidden = hidden.f_index_select(0, &tensor::indices(&lasts, self.decoder.placement().device)?)?;
-        self.draw(&hidden, first)
+        self.draw(&hidden, first, |row| row.response.tokens.is_empty())
+    }
+
+    /// Caches what rows from slot `first` on have of their responses already, but for the last token, which the next step feeds.
+    ///
+    /// Tokens of one row run side by side in the shapes of [`Self::decode`], not as a prompt: keys and values thus have the bits
+    /// that they had where the tokens were drawn one by one. Returns whether there were any.
+    fn catch_up(&mut self, first: usize) -> Result<bool> {
+        let mut any = false;
+        for slot in first..self.slots.rows().len() {
+            let Row { request, response, .. } = &self.slots.rows()[slot];
+            let begun = request.prompt.len();
+            let known = response.tokens.len().saturating_sub(1);
+            let positions: Vec<i64> = (begun as i64..(begun + known) as i64).collect();
+            let tokens = response.tokens[..known].to_vec();
+            for (ids, positions) in tokens.chunks(CATCH_UP).zip(positions.chunks(CATCH_UP)) {
+                // Nothing is drawn from these positions.
+                let _ = self.forward(ids, positions, |cache, filled| cache.prepare_in(slot, filled, ids.len()))?;
+                any = true;
+            }
+        }
+        Ok(any)
     }
 
     /// Feeds every running row its last token and draws the next.
     fn decode(&mut self) -> Result<()> {
         let rows = self.slots.rows();
-        let filled = padded_rows(rows.len(), self.decoder.config().intermediate_size as usize, self.threads);
-        let mut ids: Vec<i64> = rows.iter().map(|row| row.tokens[row.tokens.len() - 1]).collect();
-        let mut positions: Vec<i64> = rows.iter().map(|row| row.cached() as i64).collect();
+        let ids: Vec<i64> = rows.iter().filter_map(|row| row.response.tokens.last().copied()).collect();
+        let positions: Vec<i64> = rows.iter().map(|row| row.cached() as i64).collect();
+        let hidden = self.forward(&ids, &positions, Cache::prepare)?;
+        self.draw(&hidden, 0, |_| true)
+    }
+
+    /// Runs one token a row, filled up to a number of rows that keeps bits equal.
+    fn forward(
+        &mut self,
+        ids: &[i64],
+        positions: &[i64],
+        prepare: impl Fn(&Cache, &[i64]) -> Result<Step>,
+    ) -> Result<Tensor> {
+        let filled = padded_rows(ids.len(), self.decoder.config().intermediate_size as usize, self.threads);
+        let (mut ids, mut positions) = (ids.to_vec(), positions.to_vec());
         ids.resize(filled, 0);
         positions.resize(filled, 0);
         let device = self.decoder.placement().device;
-        let (step, cache) = (self.cache.prepare(&positions)?, &mut self.cache);
-        let hidden = self.decoder.decode(
+        let (step, cache) = (prepare(&self.cache, &positions)?, &mut self.cache);
+        self.decoder.decode(
             &tensor::indices(&ids, device)?,
             &tensor::indices(&positions, device)?,
             self.options.max_len,
             |block, query, key, value| cache.attend(block, &step, query, key, value),
-        )?;
-        self.draw(&hidden, 0)
+        )
     }
 
-    /// Draws a token for each row from slot `first` on; row i's hidden state is `hidden[i]`.
-    fn draw(&mut self, hidden: &Tensor, first: usize) -> Result<()> {
+    /// Draws a token for those rows from slot `first` on that `wants` names; row i's hidden state is `hidden[i]`.
+    fn draw(&mut self, hidden: &Tensor, first: usize, wants: impl Fn(&Row) -> bool) -> Result<()> {
         let logits = score::logits(&self.decoder, hidden)?.f_to_kind(Kind::Float)?.f_contiguous()?;
         self.logits.resize(logits.numel(), 0.0);
         logits.f_copy_data(&mut self.logits, logits.numel())?;
         let vocab = self.decoder.config().vocab_size as usize;
-        for (row, logits) in self.slots.rows_mut()[first..].iter_mut().zip(self.logits.chunks_exact(vocab)) {
-            let request = &row.request;
-            let drawn = draw(logits, &request.sampling, request.seed, row.tokens.len() as u64, &mut self.scratch).ok_or_else(|| {
+        let rows = self.slots.rows_mut()[first..].iter_mut().zip(self.logits.chunks_exact(vocab));
+        for (row, logits) in rows.filter(|(row, _)| wants(row)) {
+            let (request, token) = (&row.request, row.response.tokens.len());
+            let drawn = draw(logits, &request.sampling, request.seed, token as u64, &mut self.scratch).ok_or_else(|| {
                 Error::Generation(format!(
-                    "logits of request {} at its token {} are not finite under weights version {}; the weights are broken",
+                    "logits of request {} at its token {token} are not finite under weights version {}; the weights are broken",
                     request.id,
-                    row.tokens.len(),
                     self.version
                 ))
             })?;
@@ -178,7 +223,12 @@ impl TorchGenerator {
                 return Ok(finished);
             }
             self.prefill(first)?;
+            let caught_up = self.catch_up(first)?;
             self.retire(&mut finished)?;
+            // That takes a while: who waits enters with the next step, so that the caller may renew its leases between.
+            if caught_up {
+                return Ok(finished);
+            }
         }
     }
 
@@ -208,6 +258,10 @@ impl Generator for TorchGenerator {
         let finished = self.advance()?;
         self.failed = false;
         Ok(finished)
+    }
+
+    fn partials(&self) -> Vec<(u64, &Partial)> {
+        self.slots.rows().iter().map(|row| (row.request.id, &row.response)).collect()
     }
 
     fn cancel(&mut self, id: u64) -> bool {

@@ -283,6 +283,9 @@ fn stage(task: &Task) -> Value {
     entry.insert("where".into(), json!(task.filter));
     entry.insert("attempts".into(), json!(task.attempts));
     entry.insert("on_failure".into(), json!(task.on_failure));
+    if !task.on_lost.is_again() {
+        entry.insert("on_lost".into(), json!(task.on_lost));
+    }
     if task.with.as_object().is_some_and(|with| !with.is_empty()) {
         entry.insert("with".into(), task.with.clone());
     }

@@ -87,6 +87,7 @@ impl<'a> Binder<'a> {
                     }),
                     attempts: draft.attempts,
                     on_failure: draft.on_failure,
+                    on_lost: draft.on_lost,
                     with: draft.with.clone(),
                     parameters: draft.info.parameters.clone(),
                 },

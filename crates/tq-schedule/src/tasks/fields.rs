@@ -5,7 +5,7 @@ use tq_config::{Refusal, Refusals, join};
 
 use super::{Columns, Table};
 use crate::entry::{self, Names};
-use crate::plan::{ModelRef, Rows, Version};
+use crate::plan::{ModelRef, OnLost, Rows, Version};
 use crate::planner::keys;
 use crate::port::{Per, Ports};
 use crate::scope::Scope;
@@ -166,7 +166,12 @@ pub(super) fn per(
 
 /// The columns that a reader outside the run names.
 pub(super) fn external(scope: &Scope, key: &str, stage: &entry::Stage, refusals: &mut Refusals) -> Option<Columns> {
-    for (field, given) in [("attempts", stage.attempts.is_some()), ("on_failure", stage.on_failure.is_some())] {
+    let given = [
+        ("attempts", stage.attempts.is_some()),
+        ("on_failure", stage.on_failure.is_some()),
+        ("on_lost", stage.on_lost.is_some()),
+    ];
+    for (field, given) in given {
         if given {
             let refusal = scope.refuse(&join(key, field), format!("`{field}`"), "a stage of the run");
             refusals
@@ -204,6 +209,11 @@ pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info:
     if let Some(attempts) = stage.attempts.filter(|attempts| !(1..=MOST_ATTEMPTS).contains(attempts)) {
         let expected = format!("from 1 to {MOST_ATTEMPTS}");
         refusals.push(scope.refuse(&join(key, "attempts"), format!("{attempts} attempts"), expected));
+    }
+    if stage.on_lost == Some(OnLost::Resume) && !info.outputs.iter().any(|output| output.resumable) {
+        let (name, key) = (&stage.implementation, join(key, "on_lost"));
+        let refusal = scope.refuse(&key, "`resume`", format!("`again`: `{name}` does not save unfinished work"));
+        refusals.push(refusal.action("leave it out; a row whose worker is lost is done again, from its beginning"));
     }
     let ports: Vec<&str> =
         info.inputs.iter().map(|p| p.name.as_str()).chain(info.outputs.iter().map(|p| p.name.as_str())).collect();

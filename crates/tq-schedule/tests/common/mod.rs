@@ -60,7 +60,7 @@ impl StageCatalog for Builtin {
             "rollout" => Ports::new(
                 vec![tokens("prompt")],
                 vec![
-                    Output::new("responses", ragged(Dtype::I64)),
+                    Output::new("responses", ragged(Dtype::I64)).resumable(),
                     written("rollout_log_probs")
                         .optional()
                         .carries("distribution", if full { "full" } else { "truncated" }),

@@ -36,10 +36,7 @@ impl State {
                 ..self.row_column(source, from, group.parent, usize::from(*column))
             }));
         }
-        let tasks = table.tasks.iter().map(|&task| RowTask {
-            saved: self.row_saved(table, id, task),
-            ..self.row_task(table, row, id, &self.cursors[task.0 as usize], now)
-        });
+        let tasks = table.tasks.iter().map(|&task| self.row_task(table, row, id, task, now));
         Ok(RowView {
             key: row.key().map(str::to_owned),
             parent: parent
@@ -81,7 +78,8 @@ impl State {
         Some(SavedView { worker: saved.worker.clone(), tokens, bytes })
     }
 
-    fn row_task(&self, table: &Table, row: &Row, id: RowId, cursor: &Cursor, now: Millis) -> RowTask {
+    fn row_task(&self, table: &Table, row: &Row, id: RowId, task: TaskId, now: Millis) -> RowTask {
+        let cursor = &self.cursors[task.0 as usize];
         let missing: Vec<String> =
             set_bits(cursor.reads & !row.sealed).map(|column| table.fields[column].def.name.clone()).collect();
         let lease = cursor.leases.iter().find(|lease| self.leases[lease].rows.contains(id.0));
@@ -121,7 +119,7 @@ impl State {
             missing: if shown { missing } else { Vec::new() },
             failed: cursor.attempts.get(&id).copied().unwrap_or(0),
             attempts: cursor.def.attempts,
-            saved: None,
+            saved: self.row_saved(table, id, task),
             note,
         }
     }
