@@ -2,22 +2,19 @@
 
 use std::{fs, sync::Arc};
 
-use super::{
-    files::Folder,
-    world::{self, columns},
-};
+use super::{files::Folder, world::columns};
 use crate::{
     arrow_map,
     catalog::command::{CellRun, SpillFile},
-    ids::{ChunkId, ColumnId, PartitionId, RowId, Rows},
-    unit::{Spills, Unit, Units},
+    ids::{ChunkId, ColumnId, PartitionId},
+    unit::{Backing, Spills, Unit},
 };
 
 const KEY: (PartitionId, ColumnId) = (PartitionId(0), ColumnId(0));
 
 fn unit(folder: &Folder) -> Unit {
     let spills = Spills::open(&folder.0, false, |number| number == 0).unwrap();
-    Unit::over(None, Some(Arc::new(spills)), 1 << 20, 1, 0)
+    Unit::over(Backing::Heap, Some(Arc::new(spills)), 1 << 20, 1, 0)
 }
 
 /// Behind a byte that picks the column: a spill file, its length and checksum set right. What is found in it can be read to
@@ -55,7 +52,10 @@ pub fn spills(bytes: &[u8]) {
 /// Real spill files, of every kind of column, as [`spills`] takes them.
 #[cfg(test)]
 pub(super) fn real() -> Vec<Vec<u8>> {
-    let encoded = world::values(3).encode("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
+    use super::world::values;
+    use crate::{RowId, Rows, unit::Units};
+
+    let encoded = values(3).encode("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
     let of = |(at, column): (usize, &crate::schema::Column)| {
         let folder = Folder::new();
         let units = Units::from(unit(&folder));
