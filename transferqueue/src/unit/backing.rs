@@ -6,7 +6,7 @@ use super::{
     Key, Writer,
     arena::{Arena, ArenaError, Entry, Memory, MemoryStats, Payload, StoreError},
 };
-use crate::{ids::ChunkId, schema::Column};
+use crate::{arrow_map, ids::ChunkId, schema::Column};
 
 /// Where the bytes of a unit lie.
 pub(crate) enum Backing {
@@ -26,13 +26,13 @@ pub(super) struct Stored {
 }
 
 impl Backing {
-    /// Brings cells, which are the column's own, to where they are to lie.
-    pub(super) fn store(&self, column: &Column, array: ArrayRef) -> Result<Stored, StoreError> {
+    /// Brings checked cells to where they are to lie.
+    pub(super) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Stored, StoreError> {
         match self {
-            Self::Heap => Ok(Stored { array, payload: None }),
-            Self::Memory(memory) => Ok(Stored { array: memory.store(column, &array)?, payload: None }),
+            Self::Heap => Ok(Stored { array: arrow_map::tight(column, array)?, payload: None }),
+            Self::Memory(memory) => Ok(Stored { array: memory.store(column, array)?, payload: None }),
             Self::Files(arena) => {
-                let payload = arena.store(column, &array)?;
+                let payload = arena.store(column, array)?;
                 Ok(Stored { array: payload.array.clone(), payload: Some(payload) })
             }
         }

@@ -235,9 +235,9 @@ impl Unit {
         column: &Column,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
-        let array = arrow_map::own(column, &array)?;
+        arrow_map::check(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
-        let stored = self.inner.backing.store(column, array)?;
+        let stored = self.inner.backing.store(column, &array)?;
         let placed = self.inner.place((partition, id), stored.array.clone(), sizes)?;
         stored.note((partition, id), (placed.chunk, placed.slot), writer)?;
         Ok(placed)
@@ -342,7 +342,8 @@ impl Unit {
         pieces: Vec<(u32, ArrayRef)>,
     ) -> Result<(), UnitError> {
         let kept = |(slot, array): (u32, ArrayRef)| {
-            let stored = self.inner.backing.store(column, arrow_map::own(column, &array)?)?;
+            arrow_map::check(column, &array)?;
+            let stored = self.inner.backing.store(column, &array)?;
             stored.note(key, (chunk, slot), None)?;
             Ok::<_, UnitError>((slot, stored.array))
         };

@@ -11,6 +11,7 @@ use std::{
     fs::{self, File},
     io,
     sync::{Arc, Mutex, MutexGuard, Weak},
+    time::{Duration, Instant},
 };
 
 use arrow::array::{Array, ArrayRef};
@@ -27,6 +28,8 @@ use crate::{arrow_map, schema::Column};
 
 /// Segments are whole pages, of the large kind where there are such.
 const HUGE_PAGE: usize = 2 << 20;
+/// An empty segment is kept for this long: the next ranges need no fresh pages then.
+const IDLE: Duration = Duration::from_secs(30);
 
 /// Segments and what lies in them; clones share them.
 #[derive(Clone)]
@@ -36,13 +39,21 @@ pub(crate) struct Memory {
 
 struct Pool {
     segment_bytes: usize,
+    idle: Duration,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     next: u64,
-    segments: BTreeMap<u64, (Arc<Segment>, Free)>,
+    segments: BTreeMap<u64, Held>,
+}
+
+struct Held {
+    segment: Arc<Segment>,
+    free: Free,
+    /// When its last range was given back.
+    emptied: Option<Instant>,
 }
 
 struct Segment {
@@ -53,25 +64,21 @@ struct Segment {
 }
 
 impl State {
-    /// Takes out empty segments, the last ones first, until as much stays for the next ranges as is in use, or two segments.
-    fn shrink(&mut self, segment_bytes: usize) -> Vec<Arc<Segment>> {
-        let (mut empty, mut used) = (Vec::new(), 0);
-        for (number, (segment, free)) in &self.segments {
-            let bytes = segment.mapping.len();
-            used += bytes - free.bytes();
-            if free.bytes() == bytes {
-                empty.push((*number, bytes));
-            }
-        }
-        let (most, mut idle) = (used.max(2 * segment_bytes), empty.iter().map(|(_, bytes)| bytes).sum::<usize>());
-        let mut gone = Vec::new();
-        while idle > most
-            && let Some((number, bytes)) = empty.pop()
-        {
-            idle -= bytes;
-            gone.extend(self.segments.remove(&number).map(|(segment, _)| segment));
-        }
-        gone
+    /// Takes room in the first segment that has it: so the last ones become empty, and can go.
+    fn take(&mut self, bytes: usize) -> Option<(Arc<Segment>, usize)> {
+        self.segments.values_mut().find_map(|held| {
+            let at = held.free.take(bytes)?;
+            held.emptied = None;
+            Some((held.segment.clone(), at))
+        })
+    }
+
+    /// Takes out the segments that have been empty for so long.
+    fn shrink(&mut self, idle: Duration) -> Vec<Held> {
+        self.segments
+            .extract_if(.., |_, held| held.emptied.is_some_and(|at| at.elapsed() >= idle))
+            .map(|(_, held)| held)
+            .collect()
     }
 }
 
@@ -93,7 +100,11 @@ pub struct MemoryStats {
 impl Memory {
     /// Without any segment yet. `segment_bytes`: size of one; a larger range has a segment of its own.
     pub(crate) fn new(segment_bytes: usize) -> Self {
-        Self { pool: Arc::new(Pool { segment_bytes, state: Mutex::default() }) }
+        Self::keeping(segment_bytes, IDLE)
+    }
+
+    fn keeping(segment_bytes: usize, idle: Duration) -> Self {
+        Self { pool: Arc::new(Pool { segment_bytes, idle, state: Mutex::default() }) }
     }
 
     /// Copies cells into a segment.
@@ -101,8 +112,8 @@ impl Memory {
     /// # Errors
     /// [`ArenaError::Memory`] when there is no room.
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<ArrayRef, StoreError> {
-        let offsets = arrow_map::offset_bytes(&**array);
-        let values = arrow_map::leaf_bytes(&**array).unwrap_or_default();
+        let array = arrow_map::plain(column, array)?;
+        let (offsets, values) = (arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default());
         let extent = Arc::new(self.reserve(extent::size(offsets, values))?);
         extent.fill(offsets, values);
         Ok(extent.array(column, array.len(), offsets.len(), values.len())?)
@@ -111,7 +122,7 @@ impl Memory {
     /// How the segments are used.
     pub(crate) fn stats(&self) -> MemoryStats {
         let state = self.pool.lock();
-        state.segments.values().fold(MemoryStats::default(), |sum, (segment, free)| {
+        state.segments.values().fold(MemoryStats::default(), |sum, Held { segment, free, .. }| {
             let bytes = segment.mapping.len() as u64;
             MemoryStats {
                 segments: sum.segments + 1,
@@ -127,11 +138,9 @@ impl Memory {
         let room = room(bytes);
         let (number, there) = {
             let mut state = self.pool.lock();
-            // The first one that has room: the last ones become empty, and can go.
-            let found =
-                state.segments.values_mut().find_map(|(segment, free)| Some((segment.clone(), free.take(room)?)));
-            state.next += u64::from(found.is_none());
-            (state.next, found)
+            let there = state.take(room);
+            state.next += u64::from(there.is_none());
+            (state.next, there)
         };
         if let Some((segment, at)) = there {
             return Ok(Extent::at(&segment, at, bytes));
@@ -140,7 +149,7 @@ impl Memory {
         let segment = Arc::new(Segment::create(number, self.pool.segment_bytes.max(room), Arc::downgrade(&self.pool))?);
         let mut free = Free::all(segment.mapping.len());
         let at = free.take(room).expect("invariant: a new segment has room for what it was made for");
-        self.pool.lock().segments.insert(number, (segment.clone(), free));
+        self.pool.lock().segments.insert(number, Held { segment: segment.clone(), free, emptied: None });
         Ok(Extent::at(&segment, at, bytes))
     }
 }
@@ -153,9 +162,10 @@ fn room(bytes: usize) -> usize {
 impl Pool {
     fn give(&self, number: u64, at: usize, len: usize) {
         let mut state = self.lock();
-        let Some((segment, free)) = state.segments.get_mut(&number) else { return };
-        free.give(at, room(len));
-        let gone = if free.bytes() == segment.mapping.len() { state.shrink(self.segment_bytes) } else { Vec::new() };
+        let Some(held) = state.segments.get_mut(&number) else { return };
+        held.free.give(at, room(len));
+        held.emptied = (held.free.bytes() == held.segment.mapping.len()).then(Instant::now);
+        let gone = state.shrink(self.idle);
         drop(state);
         // Not under the lock: the kernel takes its time.
         drop(gone);
@@ -227,7 +237,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        arrow_map::dense_array,
+        arrow_map::{dense_array, ragged_array},
         schema::{Dtype, Kind},
     };
 
@@ -280,16 +290,38 @@ mod tests {
     }
 
     #[test]
-    fn a_large_range_has_a_segment_of_its_own_and_the_empty_ones_go() {
+    fn a_large_range_has_a_segment_of_its_own_and_the_empty_ones_go_in_time() {
+        for (idle, left) in [(Duration::ZERO, 1), (Duration::from_secs(3600), 13)] {
+            let memory = Memory::keeping(SEGMENT, idle);
+            let large = store(&memory, 3 * SEGMENT + 1, 7);
+            assert_eq!((memory.stats().segments, memory.stats().reserved), (1, 4 * SEGMENT as u64));
+            let many: Vec<ArrayRef> = (0..12).map(|value| store(&memory, SEGMENT, value)).collect();
+            assert_eq!(memory.stats().reserved, 16 * SEGMENT as u64, "the large one's rest is too short for them");
+            drop(many);
+            assert_eq!(memory.stats().segments, left);
+            drop(large);
+            assert_eq!((memory.stats().segments, memory.stats().used), (left - u64::from(left == 1), 0));
+        }
+    }
+
+    #[test]
+    fn of_a_slice_only_its_own_cells_are_stored() {
         let memory = Memory::new(SEGMENT);
-        let large = store(&memory, 3 * SEGMENT + 1, 7);
-        assert_eq!((memory.stats().segments, memory.stats().reserved), (1, 4 * SEGMENT as u64));
-        let many: Vec<ArrayRef> = (0..12).map(|value| store(&memory, SEGMENT, value)).collect();
-        assert_eq!(memory.stats().reserved, 16 * SEGMENT as u64, "the large one's rest is too short for them");
-        drop((large, many));
-        let stats = memory.stats();
-        assert_eq!(stats.used, 0);
-        assert!((1..=2 * SEGMENT as u64).contains(&stats.reserved), "{stats:?}");
+        let tokens = Column::new("tokens", Kind::Ragged { dtype: Dtype::U8, inner: vec![2] });
+        let values = arrow::buffer::Buffer::from((0..=255).collect::<Vec<u8>>());
+        let ragged = ragged_array("tokens", &tokens.kind, &[30, 40, 0, 58], values).unwrap();
+        let text = Column::new("text", Kind::Utf8);
+        let texts: ArrayRef = Arc::new(arrow::array::StringArray::from(vec!["a", "bcd", "", "ef"]));
+        for (column, array, bytes) in
+            [(column(), cells(100, 3), [100, 2, 0]), (tokens, ragged, [256, 80, 0]), (text, texts, [6, 3, 0])]
+        {
+            for ((from, len), bytes) in [(0, array.len()), (1, 2), (2, 0)].into_iter().zip(bytes) {
+                let slice = array.slice(from, len);
+                let stored = memory.store(&column, &slice).unwrap();
+                assert_eq!(&stored, &slice);
+                assert_eq!(arrow_map::leaf_bytes(&stored).unwrap().len(), bytes, "{} from {from}", column.name);
+            }
+        }
     }
 
     #[test]

@@ -308,8 +308,8 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Io`] when there is no room.
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Payload, StoreError> {
-        let offsets = arrow_map::offset_bytes(&**array);
-        let values = arrow_map::leaf_bytes(&**array).unwrap_or_default();
+        let array = arrow_map::plain(column, array)?;
+        let (offsets, values) = (arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default());
         let extent = Arc::new(self.reserve(extent::size(offsets, values), Life::of(column))?);
         extent.fill(offsets, values);
         let place = Place {
