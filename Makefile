@@ -38,7 +38,8 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 	@$(CARGO) nextest run --workspace -E 'binary(/^golden/)' --success-output immediate --no-fail-fast
 
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
-	$(CARGO) run --release -p tq-benches --bin catalog
+	$(CARGO) build --release -p tq-benches
+	@status=0; for name in plane catalog; do target/release/$$name || status=1; done; exit $$status
 
 sim: setup nextest ## 10,000 seeds each: schedules through the catalog, workers and faults around a served store; 20,000 histories beside a model
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate

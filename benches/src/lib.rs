@@ -4,7 +4,7 @@
 //! `better`: whether more or less is better, that is on which side of the budget the figure must lie), and printed. A
 //! missed budget fails the run unless `docs/known-gaps.md` names it as `` `<name>: <case>` ``.
 
-use std::{fs, io, path::PathBuf};
+use std::{fs, io, path::PathBuf, process::ExitCode};
 
 use serde::Serialize;
 
@@ -78,7 +78,7 @@ impl Report {
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn finish(self) -> io::Result<Vec<String>> {
+    fn finish(self) -> io::Result<Vec<String>> {
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
         let folder = root.join("target/bench");
         fs::create_dir_all(&folder)?;
@@ -89,8 +89,22 @@ impl Report {
         Ok(missed.filter(|gap| !gaps.contains(&format!("`{gap}`"))).collect())
     }
 
+    /// Prints the figures and writes the file. The exit code says whether every budget is kept or known as a gap.
+    pub fn conclude(self) -> ExitCode {
+        let name = self.name.clone();
+        #[allow(clippy::print_stdout, reason = "the table is what the command is for")]
+        {
+            println!("{}", self.table());
+        }
+        match self.finish() {
+            Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
+            Ok(missed) => failed(&format!("budgets missed: {}", missed.join("; "))),
+            Err(error) => failed(&format!("target/bench/{name}.json: {error}")),
+        }
+    }
+
     /// The figures as a table for people.
-    pub fn table(&self) -> String {
+    fn table(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {
             let budget = row.budget.map_or(String::new(), |budget| {
@@ -106,6 +120,12 @@ impl Report {
         }
         text
     }
+}
+
+#[allow(clippy::print_stderr, reason = "a command says why it fails")]
+fn failed(why: &str) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::FAILURE
 }
 
 #[cfg(test)]

@@ -281,19 +281,5 @@ fn main() -> ExitCode {
     if only.as_deref().is_none_or(|name| name == "wake-ups") {
         wake_ups(&mut report);
     }
-    #[allow(clippy::print_stdout, reason = "the table is what the command is for")]
-    {
-        println!("{}", report.table());
-    }
-    match report.finish() {
-        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
-        Ok(missed) => failed(&format!("budgets missed: {}", missed.join("; "))),
-        Err(error) => failed(&format!("target/bench/catalog.json: {error}")),
-    }
-}
-
-#[allow(clippy::print_stderr, reason = "a command says why it fails")]
-fn failed(why: &str) -> ExitCode {
-    eprintln!("{why}");
-    ExitCode::FAILURE
+    report.conclude()
 }

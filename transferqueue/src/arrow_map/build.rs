@@ -6,7 +6,7 @@ use arrow::{
     datatypes::DataType,
 };
 
-use super::{MapError, inner_len, storage};
+use super::{MapError, cells::step_bytes, storage};
 use crate::schema::{Column, Kind};
 
 /// Arrow's 32-bit offsets end here.
@@ -51,14 +51,14 @@ pub(crate) fn from_buffers(
     let parts = ArrayData::builder(stored.clone()).len(rows);
     let parts = match (&column.kind, &stored) {
         (Kind::Dense { .. }, _) => {
-            let unit = bytes_per_step(&column.kind);
+            let unit = step_bytes(&column.kind);
             if rows.checked_mul(unit) != Some(values.len()) {
                 return Err(wrong(format!("{} bytes for {rows} cells of {unit}", values.len())));
             }
             return Ok(nested(stored, rows, values));
         }
         (Kind::Ragged { .. }, DataType::List(item)) => {
-            let unit = bytes_per_step(&column.kind);
+            let unit = step_bytes(&column.kind);
             let steps = values.len() / unit;
             let child = nested(item.data_type().clone(), steps, values.slice_with_length(0, steps * unit));
             parts.add_buffer(offsets).add_child_data(child.to_data())
@@ -66,13 +66,6 @@ pub(crate) fn from_buffers(
         _ => parts.add_buffer(offsets).add_buffer(values),
     };
     Ok(make_array(parts.build().map_err(|error| wrong(error.to_string()))?))
-}
-
-fn bytes_per_step(kind: &Kind) -> usize {
-    match kind {
-        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(kind),
-        _ => 1,
-    }
 }
 
 fn offset_buffer(column: &str, lens: &[usize]) -> Result<Buffer, MapError> {

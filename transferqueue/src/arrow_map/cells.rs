@@ -63,10 +63,7 @@ pub(crate) fn leaf_bytes(array: &dyn Array) -> Option<&[u8]> {
 /// # Errors
 /// [`MapError::TooLarge`] for a cell of 4 GiB or more.
 pub fn sizes(column: &Column, array: &dyn Array) -> Result<Sizes, MapError> {
-    let unit = match &column.kind {
-        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(&column.kind),
-        _ => 1,
-    };
+    let unit = step_bytes(&column.kind);
     let checked = |bytes: usize| {
         let limit = u32::MAX as usize;
         let too_large = || MapError::TooLarge { column: column.name.clone(), found: bytes, limit };
@@ -91,8 +88,34 @@ pub fn sizes(column: &Column, array: &dyn Array) -> Result<Sizes, MapError> {
 /// [`MapError::Type`], [`MapError::Null`], [`MapError::Value`], [`MapError::TooLarge`].
 pub fn own(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
     check(column, array)?;
-    let as_it_is = array.data_type() == &storage(&column.kind) && is_tight(array);
-    if as_it_is { Ok(array.clone()) } else { copy(column, [array]) }
+    tight(column, array)
+}
+
+/// A checked array as it is kept where it was allocated: aligned, and holding on to nothing else; copied if it is not.
+pub(crate) fn tight(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
+    if is_stored(column, array) && is_tight(array) { Ok(array.clone()) } else { copy(column, [array]) }
+}
+
+/// A checked array whose [`offset_bytes`] and [`leaf_bytes`] are its own cells and no others, to be copied from: copied here
+/// if they are not.
+pub(crate) fn plain(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
+    let ends = offsets(array).map(|offsets| (offsets[0], offsets[array.len()] as usize));
+    let (first, steps) = ends.unwrap_or((0, array.len()));
+    let own = steps.checked_mul(step_bytes(&column.kind));
+    let plain = is_stored(column, array) && first == 0 && own == leaf_bytes(array).map(<[u8]>::len);
+    if plain { Ok(array.clone()) } else { copy(column, [array]) }
+}
+
+fn is_stored(column: &Column, array: &ArrayRef) -> bool {
+    array.data_type() == &storage(&column.kind)
+}
+
+/// Bytes of a dense cell, of a step of a ragged one's first axis, or of a text's.
+pub(crate) fn step_bytes(kind: &Kind) -> usize {
+    match kind {
+        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(kind),
+        _ => 1,
+    }
 }
 
 /// Whether an array is of the column's type, without nulls, with legal values.
@@ -119,10 +142,7 @@ pub(crate) fn check(column: &Column, array: &ArrayRef) -> Result<(), MapError> {
 /// One array with the cells of all `parts`, which are of the column's storage type: a copy.
 pub(crate) fn copy<'a>(column: &Column, parts: impl IntoIterator<Item = &'a ArrayRef>) -> Result<ArrayRef, MapError> {
     let (mut rows, mut lens, mut bytes) = (0, Vec::new(), MutableBuffer::new(0));
-    let unit = match &column.kind {
-        Kind::Dense { dtype, .. } | Kind::Ragged { dtype, .. } => dtype.size() * inner_len(&column.kind),
-        _ => 1,
-    };
+    let unit = step_bytes(&column.kind);
     for part in parts {
         let unsupported = || MapError::Unsupported { column: column.name.clone(), found: part.data_type().clone() };
         let all = leaf_bytes(part).ok_or_else(unsupported)?;

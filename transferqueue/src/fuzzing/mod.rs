@@ -11,6 +11,7 @@ mod files;
 mod frames;
 #[cfg(test)]
 mod seeds;
+mod spills;
 #[cfg(test)]
 mod tests;
 mod texts;
@@ -23,6 +24,7 @@ use tonic::{metadata::MetadataValue, service::Interceptor};
 pub use self::{
     arena::arena,
     files::{log, snapshot},
+    spills::spills,
     texts::{inspect, messages},
     world::actions,
 };
@@ -41,7 +43,7 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("messages", messages),
     ("actions", actions),
     ("tickets", tickets),
@@ -49,6 +51,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("gets", gets),
     ("log", log),
     ("snapshot", snapshot),
+    ("spills", spills),
     ("inspect", inspect),
     ("arena", arena),
 ];

@@ -28,7 +28,7 @@ use crate::{
 pub(super) type Seed = (&'static str, String, Vec<u8>);
 
 pub(super) fn all() -> Vec<Seed> {
-    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), inspect(), arena()]
+    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), spills(), inspect(), arena()]
         .into_iter()
         .flatten()
         .collect()
@@ -244,6 +244,10 @@ fn log() -> Vec<Seed> {
 
 fn snapshot() -> Vec<Seed> {
     named("snapshot", (0..).zip(snapshot_files()).map(|(at, (_, bytes))| behind(at, bytes)))
+}
+
+fn spills() -> Vec<Seed> {
+    named("spills", super::spills::real())
 }
 
 fn arena() -> Vec<Seed> {

@@ -14,8 +14,8 @@ use crate::{
     error::Error,
     log::{Flush, Log, Policy},
     unit::{
-        Spills, Unit, Units,
-        arena::{Arena, ArenaError, Found},
+        Backing, Spills, Unit, Units,
+        arena::{Arena, ArenaError, Found, Memory},
     },
 };
 
@@ -51,8 +51,10 @@ pub struct Options {
     /// Where bytes lie that outlive the process. `None`: `arena/` in `dir`. On a memory file system (`/dev/shm/…`) they
     /// cost no disk, and go with the machine.
     pub arena: Option<PathBuf>,
-    /// Size of a file of the arena in bytes; its room is reserved at once.
+    /// Size of a file of the arena, or of a segment of shared memory, in bytes; its room is reserved at once.
     pub arena_segment_bytes: usize,
+    /// Whether bytes that need not outlive the process lie in shared memory, which other processes of this host can map.
+    pub shared: bool,
     /// Where cells go that leave memory: when the budget keeps groups out, those that only readers outside the run
     /// ([`Task::external`](crate::catalog::definition::Task::external)) still want. `None`: they stay.
     pub spill: Option<PathBuf>,
@@ -76,6 +78,7 @@ impl Default for Options {
             durability: Durability::None,
             arena: None,
             arena_segment_bytes: 16 << 20,
+            shared: false,
             spill: None,
             starved_ms: 60_000,
             units: 1,
@@ -162,7 +165,11 @@ impl Options {
         let spills = self.spills(|_| false)?;
         spills.iter().for_each(|spills| spills.go_on());
         if self.durability == Durability::None {
-            let empty = |number| Unit::over(None, spills.clone(), self.chunk_bytes, life, number);
+            let backing = || match self.shared {
+                true => Backing::Memory(Memory::new(self.arena_segment_bytes)),
+                false => Backing::Heap,
+            };
+            let empty = |number| Unit::over(backing(), spills.clone(), self.chunk_bytes, life, number);
             return Ok((0..self.units).map(empty).collect());
         }
         let dirs = self.arenas(self.units)?;
@@ -173,7 +180,7 @@ impl Options {
         }
         let empty = |(number, dir): (usize, PathBuf)| {
             let arena = Arena::create(ground.disk.clone(), &dir, self.arena_segment_bytes, incarnation)?;
-            Ok(Unit::over(Some(arena), spills.clone(), self.chunk_bytes, life, number))
+            Ok(Unit::over(Backing::Files(arena), spills.clone(), self.chunk_bytes, life, number))
         };
         dirs.into_iter().enumerate().map(empty).collect()
     }

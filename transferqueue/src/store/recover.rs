@@ -22,7 +22,7 @@ use crate::{
     ids::{ChunkId, ColumnId, PartitionId, RowId, Rows, SessionId},
     log::{self, Log, Torn},
     unit::{
-        self, SpillError, Unit, Units,
+        self, Backing, SpillError, Unit, Units,
         arena::{ArenaError, Found},
     },
 };
@@ -98,8 +98,8 @@ impl Store {
         let life = life.map_or(0, |life| life + 1);
         let files = |number| catalog.state().tables.values().any(|table| table.spills.contains_key(&number));
         let (sizes, spills) = (options.chunk_bytes, options.spills(files)?);
-        let arenas = arenas.into_iter().map(|(arena, _)| Some(arena)).enumerate();
-        let over = |(number, arena)| Unit::over(arena, spills.clone(), sizes, life, number);
+        let arenas = arenas.into_iter().map(|(arena, _)| Backing::Files(arena)).enumerate();
+        let over = |(number, files)| Unit::over(files, spills.clone(), sizes, life, number);
         let empty: Vec<Unit> = arenas.map(over).collect();
         let (seq, sessions) = (catalog.state().seq(), catalog.state().sessions.values().filter(|s| !s.here).count());
         let here: Vec<SessionId> =

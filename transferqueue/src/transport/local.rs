@@ -50,6 +50,7 @@ mod tests {
             Purpose,
             conformance::{self, Fixture},
         },
+        unit::Unit,
     };
 
     struct InProcess<const UNITS: usize> {
@@ -82,6 +83,38 @@ mod tests {
     }
 
     conformance::suite!(InProcess<1>);
+
+    /// Units whose bytes lie in shared memory.
+    struct InSharedMemory(InProcess<1>);
+
+    impl Fixture for InSharedMemory {
+        fn new(capacity: usize) -> Self {
+            let units = Units::from(Unit::in_shared_memory(1 << 20, capacity, 0));
+            Self(InProcess { transport: Local::new(units.clone()), units })
+        }
+
+        fn transport(&self) -> &dyn Transport {
+            self.0.transport()
+        }
+
+        fn committed(&self, chunk: ChunkId) {
+            self.0.committed(chunk);
+        }
+
+        fn free(&self, chunk: ChunkId) {
+            self.0.free(chunk);
+        }
+
+        fn bytes_held(&self) -> u64 {
+            self.0.bytes_held()
+        }
+    }
+
+    mod in_shared_memory {
+        use super::*;
+
+        conformance::suite!(InSharedMemory);
+    }
 
     mod several {
         use super::*;

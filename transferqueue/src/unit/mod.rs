@@ -7,7 +7,8 @@
 //! view of its bytes), or a *write hold* (cells written, their event not yet decided). When the last lets go its
 //! memory goes. A chunk that no event ever named thus leaves with the hold of its writer.
 //!
-//! Where bytes are to outlive the process, each write is copied once into an arena (shared-mapped files), and pieces are views of it.
+//! Where bytes are to outlive the process, or to be read in place by others of its host, each write is copied once into an
+//! arena (shared-mapped files, or shared memory), and pieces are views of it.
 //!
 //! ```
 //! use transferqueue::{schema::{Column, Dtype, Kind}, unit::Unit, ColumnId, PartitionId};
@@ -23,6 +24,7 @@
 //! ```
 
 pub(crate) mod arena;
+mod backing;
 mod chunk;
 mod open;
 mod spill;
@@ -42,17 +44,18 @@ use std::{
 use arrow::array::ArrayRef;
 use dashmap::DashMap;
 
+pub(crate) use self::backing::Backing;
 pub(crate) use self::spill::{InFile, Spills};
+use self::{
+    arena::{Arena, Memory, StoreError},
+    chunk::Chunk,
+};
 pub use self::{
-    arena::ArenaError,
+    arena::{ArenaError, MemoryStats},
     open::OpenCell,
     spill::SpillError,
     stats::{ColumnBytes, Stats},
     units::Units,
-};
-use self::{
-    arena::{Arena, Entry, StoreError},
-    chunk::Chunk,
 };
 use crate::{
     arrow_map::{self, MapError},
@@ -115,8 +118,8 @@ pub(crate) struct Inner {
     capacity: usize,
     /// Where cells go that leave memory, if they may.
     spills: Option<Arc<Spills>>,
-    /// Where bytes are kept beyond this process, if they are. The last field: chunks go before it closes.
-    arena: Option<Arena>,
+    /// Where the bytes lie. The last field: chunks go before it closes.
+    backing: Backing,
 }
 
 impl Drop for Inner {
@@ -128,7 +131,7 @@ impl Drop for Inner {
 impl Inner {
     /// What the chunks hold stays in the files.
     fn close(&self) {
-        if let Some(arena) = &self.arena {
+        if let Some(arena) = self.backing.files() {
             arena.close();
             self.spills.iter().for_each(|spills| spills.keep());
         }
@@ -157,13 +160,19 @@ impl Unit {
     /// An empty unit. `capacity`: bytes after which a chunk takes no more cells (a larger write gets its own chunk);
     /// `life`: a number that no earlier unit of the same catalog had, so that chunk ids are never reused.
     pub fn new(capacity: usize, life: u64) -> Self {
-        Self::over(None, None, capacity, life, 0)
+        Self::over(Backing::Heap, None, capacity, life, 0)
     }
 
-    /// A unit whose bytes lie in an arena, if one is given, and may leave memory for files, if there are; `number` tells it
-    /// from the other units of its store.
+    /// An empty unit whose bytes lie in shared memory, in segments of `segment_bytes` that are used again; otherwise as
+    /// [`Unit::new`].
+    pub fn in_shared_memory(segment_bytes: usize, capacity: usize, life: u64) -> Self {
+        Self::over(Backing::Memory(Memory::new(segment_bytes)), None, capacity, life, 0)
+    }
+
+    /// A unit whose bytes lie as `backing` says, and may leave memory for files, if there are; `number` tells it from the other
+    /// units of its store.
     pub(crate) fn over(
-        arena: Option<Arena>,
+        backing: Backing,
         spills: Option<Arc<Spills>>,
         capacity: usize,
         life: u64,
@@ -179,7 +188,7 @@ impl Unit {
             bytes: AtomicU64::new(0),
             capacity,
             spills,
-            arena,
+            backing,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -225,15 +234,11 @@ impl Unit {
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
         let Target { partition, id, column, purpose } = target;
-        let array = arrow_map::own(column, &array)?;
+        arrow_map::check(column, &array)?;
         let sizes = arrow_map::sizes(column, &array)?;
-        let Some(arena) = &self.inner.arena else {
-            return self.inner.place((partition, id), purpose, array, sizes);
-        };
-        let payload = arena.store(column, &array)?;
-        let placed = self.inner.place((partition, id), purpose, payload.array.clone(), sizes)?;
-        let (chunk, slot) = (placed.chunk, placed.slot);
-        payload.note(|place| Entry { partition, column: id, chunk, slot, writer, place })?;
+        let stored = self.inner.backing.store(column, &array)?;
+        let placed = self.inner.place((partition, id), purpose, stored.array.clone(), sizes)?;
+        stored.note((partition, id), (placed.chunk, placed.slot), writer)?;
         Ok(placed)
     }
 
@@ -244,7 +249,7 @@ impl Unit {
 
     /// Waits until the bytes of every write so far are on the disk, if they are kept in files.
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
-        self.inner.arena.as_ref().map_or(Ok(()), Arena::sync)
+        self.inner.backing.files().map_or(Ok(()), Arena::sync)
     }
 
     /// Looks at cells of a column: views in the order of the runs, no byte copied. Each chunk among them is held until its last
@@ -306,7 +311,7 @@ impl Unit {
 
     /// What an earlier life has left is taken over, or not needed: from now on files go with what lies in them.
     pub(crate) fn go_on(&self) {
-        self.inner.arena.iter().for_each(Arena::go_on);
+        self.inner.backing.files().into_iter().for_each(Arena::go_on);
         self.inner.spills.iter().for_each(|spills| spills.go_on());
     }
 
@@ -314,6 +319,11 @@ impl Unit {
     #[cfg(test)]
     pub(crate) fn chunk_ids(&self) -> std::collections::BTreeSet<ChunkId> {
         self.inner.chunks.iter().map(|entry| *entry.key()).collect()
+    }
+
+    /// How the shared memory is used that the cells lie in, if they do.
+    pub fn memory(&self) -> Option<MemoryStats> {
+        self.inner.backing.memory()
     }
 
     /// What is held, per column.
@@ -325,19 +335,19 @@ impl Unit {
     /// are copied there.
     pub(crate) fn restore(
         &self,
-        (partition, id): Key,
+        key: Key,
         column: &Column,
         chunk: ChunkId,
         pieces: Vec<(u32, ArrayRef)>,
     ) -> Result<(), UnitError> {
         let kept = |(slot, array): (u32, ArrayRef)| {
-            let Some(arena) = &self.inner.arena else { return Ok((slot, array)) };
-            let payload = arena.store(column, &arrow_map::own(column, &array)?)?;
-            payload.note(|place| Entry { partition, column: id, chunk, slot, writer: None, place })?;
-            Ok::<_, UnitError>((slot, payload.array))
+            arrow_map::check(column, &array)?;
+            let stored = self.inner.backing.store(column, &array)?;
+            stored.note(key, (chunk, slot), None)?;
+            Ok::<_, UnitError>((slot, stored.array))
         };
         let pieces = pieces.into_iter().map(kept).collect::<Result<Vec<_>, _>>()?;
-        self.adopt((partition, id), chunk, pieces, true);
+        self.adopt(key, chunk, pieces, true);
         Ok(())
     }
 

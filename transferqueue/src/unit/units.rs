@@ -21,7 +21,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use arrow::array::ArrayRef;
 
-use super::{ArenaError, Grant, OpenCell, Stats, Unit, UnitError, Writer};
+use super::{ArenaError, Backing, Grant, OpenCell, Stats, Unit, UnitError, Writer};
 use crate::{
     catalog::{State, command::CellRun},
     error::Error,
@@ -52,7 +52,8 @@ impl Units {
     /// So many empty units (at least one, at most [`Units::MAX`]) in memory. `capacity`: bytes after which a chunk takes no
     /// more cells; `life`: a number that no earlier units of the same catalog had.
     pub fn new(count: usize, capacity: usize, life: u64) -> Self {
-        let units = (0..count.clamp(1, Self::MAX)).map(|number| Unit::over(None, None, capacity, life, number));
+        let units =
+            (0..count.clamp(1, Self::MAX)).map(|number| Unit::over(Backing::Heap, None, capacity, life, number));
         Self::over(units.collect(), HashMap::new())
     }
 
@@ -264,7 +265,7 @@ mod tests {
         let cells =
             |run: &CellRun| vec![(0, made.read(KEY.0, KEY.1, std::slice::from_ref(run)).unwrap()[0].array().clone())];
         let (units, mut moved) =
-            ([0, 1].map(|number| Unit::over(None, None, 1 << 20, 5, number)).to_vec(), HashMap::new());
+            ([0, 1].map(|number| Unit::over(Backing::Heap, None, 1 << 20, 5, number)).to_vec(), HashMap::new());
         for (at, (run, _)) in [1, 0, 0].into_iter().zip(&puts) {
             units[at].adopt(KEY, run.chunk, cells(run), true);
             note(&mut moved, run.chunk, at);

@@ -28,7 +28,7 @@ pub(crate) struct Place {
 impl Place {
     /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> u64 {
-        self.offsets.next_multiple_of(super::segment::ALIGN as u64).saturating_add(self.values)
+        self.offsets.next_multiple_of(super::extent::ALIGN as u64).saturating_add(self.values)
     }
 }
 

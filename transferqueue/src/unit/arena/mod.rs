@@ -1,4 +1,4 @@
-//! Bytes that outlive their process: cells in shared-mapped files.
+//! Bytes that outlive their process: cells in shared-mapped files. (Those that need not lie in [`memory`].)
 //!
 //! ```text
 //! arena/meta.json          format, incarnation
@@ -15,8 +15,11 @@
 //! deleted. The arena is filled by one process; a folder belongs to one store.
 
 mod extent;
+mod free;
 mod index;
 mod mapped;
+mod mapping;
+mod memory;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -36,8 +39,9 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::mapped::mapped;
-use self::{extent::Extent, segment::Segment};
-pub(crate) use self::{extent::Payload, index::Entry};
+pub use self::memory::MemoryStats;
+use self::{extent::Extent, index::Place, segment::Segment};
+pub(crate) use self::{index::Entry, memory::Memory};
 use crate::{
     arrow_map::{self, MapError},
     disk::Disk,
@@ -64,6 +68,11 @@ pub enum ArenaError {
     /// A store that lives uses the folder.
     #[error("arena {}: another store uses it; choose a folder of this store's own", .path.display())]
     Busy { path: PathBuf },
+    /// There is not so much memory.
+    #[error(
+        "no {bytes} bytes of shared memory: cannot {what}: {error}; give the store a smaller budget, or its machine or container more memory"
+    )]
+    Memory { bytes: usize, what: &'static str, error: io::Error },
     /// There is no arena.
     #[error("arena {}: none there; this store's bytes were not kept (`durability: none`), go on from the last snapshot", .path.display())]
     Missing { path: PathBuf },
@@ -125,7 +134,24 @@ impl Life {
 /// A payload that an earlier life of the store has left.
 pub(crate) struct Found {
     pub(crate) entry: Entry,
-    extent: Arc<Extent>,
+    extent: Arc<Extent<Segment>>,
+}
+
+/// Cells in a segment.
+pub(crate) struct Payload {
+    pub(crate) array: ArrayRef,
+    extent: Arc<Extent<Segment>>,
+    place: Place,
+}
+
+impl Payload {
+    /// Writes down what the payload is.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub(crate) fn note(&self, entry: impl FnOnce(Place) -> Entry) -> Result<(), ArenaError> {
+        self.extent.room.note(&entry(self.place))
+    }
 }
 
 impl Found {
@@ -135,7 +161,7 @@ impl Found {
     /// [`ArenaError::Damaged`] when they are not what was written.
     pub(crate) fn cells(&self, column: &Column) -> Result<ArrayRef, ArenaError> {
         let damaged = |found: String| {
-            let (path, entry) = (self.extent.path().to_owned(), &self.entry);
+            let (path, entry) = (self.extent.room.path().to_owned(), &self.entry);
             let found = format!("chunk {} from slot {} (column `{}`): {found}", entry.chunk, entry.slot, column.name);
             ArenaError::Damaged { path, found }
         };
@@ -143,7 +169,7 @@ impl Found {
         if found != self.entry.place.crc32 {
             return Err(damaged(format!("checksum {found:08x}, expected {:08x}", self.entry.place.crc32)));
         }
-        self.extent.array(column, &self.entry.place).map_err(|error| damaged(error.to_string()))
+        array(&self.extent, column, &self.entry.place).map_err(|error| damaged(error.to_string()))
     }
 }
 
@@ -235,9 +261,11 @@ impl Arena {
                     fs::remove_file(&path).map_err(ArenaError::io(&path, "delete it"))?;
                     continue;
                 }
-                let (segment, entries) = Segment::open(&arena.disk, dir, number)?;
+                let (segment, entries) = Segment::open(&arena.disk, &arena.closing, dir, number)?;
                 for entry in entries {
-                    let extent = Arc::new(Extent::new(&segment, &entry.place, arena.closing.clone())?);
+                    // The segment has found it inside of itself.
+                    let (at, len) = (entry.place.at as usize, entry.place.bytes() as usize);
+                    let extent = Arc::new(Extent::at(&segment, at, len));
                     found.push(Found { entry, extent });
                 }
                 // The life that ended may not have flushed it, and an event of this one may name what it holds.
@@ -280,33 +308,41 @@ impl Arena {
     /// # Errors
     /// [`ArenaError::Io`] when there is no room.
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Payload, StoreError> {
-        let offsets = arrow_map::offset_bytes(&**array);
-        let values = arrow_map::leaf_bytes(&**array).unwrap_or_default();
+        let array = arrow_map::plain(column, array)?;
+        let (offsets, values) = (arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default());
         let extent = Arc::new(self.reserve(extent::size(offsets, values), Life::of(column))?);
-        let place = extent.fill(array.len(), offsets, values);
-        let array = extent.array(column, &place)?;
+        extent.fill(offsets, values);
+        let place = Place {
+            at: extent.offset(),
+            rows: array.len() as u32,
+            offsets: offsets.len() as u64,
+            values: values.len() as u64,
+            crc32: crc32fast::hash(extent.bytes()),
+        };
+        let array = self::array(&extent, column, &place)?;
         Ok(Payload { array, extent, place })
     }
 
-    fn reserve(&self, bytes: usize, life: Life) -> Result<Extent, ArenaError> {
+    fn reserve(&self, bytes: usize, life: Life) -> Result<Extent<Segment>, ArenaError> {
         let mut filling = self.lock();
         if let Some(segment) = &filling.segments[life as usize]
             && let Some(at) = segment.take(bytes)
         {
-            return Ok(Extent::at(segment, at, bytes, self.closing.clone()));
+            return Ok(Extent::at(segment, at, bytes));
         }
         if let Some(full) = filling.segments[life as usize].take() {
             full.seal();
         }
         let number = filling.next;
         filling.next += 1;
-        let segment = Segment::create(&self.disk, &self.dir, number, self.segment_bytes.max(bytes))?;
+        let bytes_of_it = self.segment_bytes.max(bytes);
+        let segment = Segment::create(&self.disk, &self.closing, &self.dir, number, bytes_of_it)?;
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         // Files that are deleted need no flush, and where nobody ever asks for one only what is there is kept in mind.
         filling.unsynced.retain(|_, segment| segment.strong_count() > 0);
         filling.unsynced.insert(number, Arc::downgrade(&segment));
         filling.segments[life as usize] = Some(segment.clone());
-        Ok(Extent::at(&segment, at, bytes, self.closing.clone()))
+        Ok(Extent::at(&segment, at, bytes))
     }
 
     /// Waits until everything stored so far is on the disk.
@@ -344,6 +380,11 @@ impl Arena {
     fn lock(&self) -> MutexGuard<'_, Filling> {
         self.filling.lock().expect("invariant: nothing panics under this lock")
     }
+}
+
+/// The cells of a payload.
+fn array(extent: &Arc<Extent<Segment>>, column: &Column, place: &Place) -> Result<ArrayRef, MapError> {
+    extent.array(column, place.rows as usize, place.offsets as usize, place.values as usize)
 }
 
 /// Why cells were not stored.

@@ -24,7 +24,7 @@ fn numbers(from: i64, rows: usize) -> ArrayRef {
     dense_array(&dense().kind, rows, values.into())
 }
 
-fn entry(chunk: u64) -> impl FnOnce(index::Place) -> Entry {
+fn entry(chunk: u64) -> impl FnOnce(Place) -> Entry {
     move |place| {
         let (partition, column) = (PartitionId(0), ColumnId(0));
         Entry { partition, column, chunk: ChunkId(chunk), slot: 0, writer: None, place }

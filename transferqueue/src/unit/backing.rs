@@ -1,0 +1,67 @@
+//! Where the bytes of a unit lie.
+
+use arrow::array::ArrayRef;
+
+use super::{
+    Key, Writer,
+    arena::{Arena, ArenaError, Entry, Memory, MemoryStats, Payload, StoreError},
+};
+use crate::{arrow_map, ids::ChunkId, schema::Column};
+
+/// Where the bytes of a unit lie.
+pub(crate) enum Backing {
+    /// Where whoever put them has allocated them.
+    Heap,
+    /// In memory that other processes of the host can map.
+    Memory(Memory),
+    /// In files that outlive the process.
+    Files(Arena),
+}
+
+/// Cells where they are to lie.
+pub(super) struct Stored {
+    pub(super) array: ArrayRef,
+    /// In a file, which is to say what they are.
+    payload: Option<Payload>,
+}
+
+impl Backing {
+    /// Brings checked cells to where they are to lie.
+    pub(super) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Stored, StoreError> {
+        match self {
+            Self::Heap => Ok(Stored { array: arrow_map::tight(column, array)?, payload: None }),
+            Self::Memory(memory) => Ok(Stored { array: memory.store(column, array)?, payload: None }),
+            Self::Files(arena) => {
+                let payload = arena.store(column, array)?;
+                Ok(Stored { array: payload.array.clone(), payload: Some(payload) })
+            }
+        }
+    }
+
+    pub(super) fn files(&self) -> Option<&Arena> {
+        match self {
+            Self::Files(arena) => Some(arena),
+            Self::Heap | Self::Memory(_) => None,
+        }
+    }
+
+    pub(super) fn memory(&self) -> Option<MemoryStats> {
+        match self {
+            Self::Memory(memory) => Some(memory.stats()),
+            Self::Heap | Self::Files(_) => None,
+        }
+    }
+}
+
+impl Stored {
+    /// Says beside the bytes what they are, where they outlive the process.
+    pub(super) fn note(
+        &self,
+        (partition, column): Key,
+        (chunk, slot): (ChunkId, u32),
+        writer: Option<Writer>,
+    ) -> Result<(), ArenaError> {
+        let entry = |place| Entry { partition, column, chunk, slot, writer, place };
+        self.payload.as_ref().map_or(Ok(()), |payload| payload.note(entry))
+    }
+}
