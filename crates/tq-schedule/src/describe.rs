@@ -182,7 +182,10 @@ impl Phase {
                 name.clone(),
                 task.implementation.clone(),
                 task.partition.clone(),
-                task.per.to_string(),
+                match task.reuse {
+                    1 => task.per.to_string(),
+                    times => format!("{}, {times} times", task.per),
+                },
                 task.describe_model(),
                 format!("{} → {}", ports(&task.reads), ports(&task.writes)),
             ]

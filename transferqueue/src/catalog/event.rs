@@ -131,7 +131,7 @@ pub enum Event {
     LeaseRenewed { lease: LeaseId, progress: u64, at: Millis },
     /// Outputs became visible.
     CellsWritten { partition: PartitionId, task: Option<TaskId>, cells: Vec<CellWrite>, notes: Vec<RowNote> },
-    /// Rows were consumed (for a training task: done) and left the lease. `lost`: rows the worker finished although they
+    /// Rows were used (for a training task: done) and left the lease: consumed, or ready again while uses are left. `lost`: rows the worker finished although they
     /// had been dropped; they leave the lease without being consumed.
     RowsCommitted {
         lease: LeaseId,

@@ -14,6 +14,7 @@ mod leases;
 mod lifecycle;
 mod publications;
 mod replays;
+mod reuse;
 mod schedules;
 mod validation;
 mod writes;

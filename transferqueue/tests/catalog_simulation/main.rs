@@ -30,15 +30,22 @@ fn simulate(seed: u64) -> Ended {
 fn a_simulation_of_every_schedule_ends_with_an_exact_ledger() {
     let sums = seeds::each(USUAL, |seed| {
         let ended = simulate(seed);
-        [u64::from(!ended.stopped), ended.trained, ended.restores, ended.lost_sessions, ended.spilled_chunks]
+        [
+            u64::from(!ended.stopped),
+            ended.trained,
+            ended.restores,
+            ended.lost_sessions,
+            ended.spilled_chunks,
+            ended.uses_again,
+        ]
     });
-    let [finished, rows, restores, lost, spilled] =
-        [0, 1, 2, 3, 4].map(|i| sums.iter().map(|sums| sums[i]).sum::<u64>());
+    let [finished, rows, restores, lost, spilled, again] =
+        [0, 1, 2, 3, 4, 5].map(|i| sums.iter().map(|sums| sums[i]).sum::<u64>());
     let count = seeds::count(USUAL);
     println!(
-        "{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost, {spilled} chunks spilled"
+        "{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost, {spilled} chunks spilled, {again} rows used again"
     );
-    let reached = rows > 0 && restores > 0 && lost > 0 && spilled > 0;
+    let reached = rows > 0 && restores > 0 && lost > 0 && spilled > 0 && again > 0;
     assert!(count < 50 || reached, "the simulation must reach the hard parts");
 }
 

@@ -110,6 +110,10 @@ impl State {
             missing: if shown { missing } else { Vec::new() },
             failed: cursor.attempts.get(&id).copied().unwrap_or(0),
             attempts: cursor.def.attempts,
+            uses: cursor
+                .reuse
+                .as_ref()
+                .map(|reuse| (if state == RowTaskState::Consumed { reuse.each } else { reuse.uses(id) }, reuse.each)),
             note,
         }
     }

@@ -101,5 +101,6 @@ fn standing(task: &RowTask) -> String {
         (RowTaskState::Leased, None) => "held".to_owned(),
     };
     let failed = (task.failed > 0).then(|| format!("failed {} of {} attempts", task.failed, task.attempts));
-    [Some(words), failed].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let used = task.uses.map(|(used, each)| format!("used {used} of {each} times"));
+    [Some(words), used, failed].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }
