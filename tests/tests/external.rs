@@ -1,7 +1,7 @@
 //! Readers that are no part of the run: one that never comes costs files, or the run; one that comes is served to the end.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     process::{Output, Stdio},
     time::{Duration, Instant},
@@ -94,6 +94,19 @@ fn a_reader_that_keeps_up_gets_every_row_and_the_run_needs_no_files() {
 }
 
 #[test]
+fn a_reader_that_draws_every_row_three_times_is_served_exactly_that_often() {
+    let place = workplace();
+    let exporter = EXPORTER.replace("serve:", "reuse: 3, serve:");
+    let mut run = place.small("quickstart.yaml", &[&exporter, "trainer.total_training_steps=4"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("program under test");
+    let uses = draw_all(&place);
+    let output = run.wait_with_output().expect("its end");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!((uses.len(), owed(&output)), (4 * 8 * 4, None));
+    assert!(uses.values().all(|times| *times == 3), "{uses:?}");
+}
+
+#[test]
 fn a_store_that_is_killed_finds_what_it_had_spilled() {
     let plain = workplace();
     plain.succeed("quickstart.yaml", &[STEPS]);
@@ -124,12 +137,17 @@ fn kill(process: u32) {
 
 /// Consumes what the exporter is owed until the run ends: which rows.
 fn read_all(place: &Workplace) -> BTreeSet<u64> {
+    draw_all(place).into_keys().collect()
+}
+
+/// The same, with the number of commits of each row.
+fn draw_all(place: &Workplace) -> BTreeMap<u64, u32> {
     let read = |name: &str| fs::read_to_string(place.run_file("small", name)).ok();
     // The warm-up knows no exporter, and opens no door.
     let (url, token) = until(|| Some((read("url")?, read("token")?)));
     let remote = Remote::connect(url.trim(), token.trim(), client::Options::default()).expect("the run's door");
     let session = remote.session("exporter-0").expect("a session");
-    let mut rows = BTreeSet::new();
+    let mut rows = BTreeMap::new();
     loop {
         let lease = match session.claim("exporter", 16, Instant::now() + Duration::from_secs(60)) {
             Ok(Claim::Lease(lease)) => lease,
@@ -140,8 +158,9 @@ fn read_all(place: &Workplace) -> BTreeSet<u64> {
         let responses = batch.ragged::<i64>("responses").expect("tokens");
         let log_probs = batch.ragged::<f32>("rollout_log_probs").expect("one a token");
         assert_eq!(responses.lens(), log_probs.lens());
-        rows.extend(lease.heads().iter().map(|head| head.row.0));
+        let drawn: Vec<u64> = lease.heads().iter().map(|head| head.row.0).collect();
         drop(batch);
         lease.commit(Outputs::new()).expect("the lease lives");
+        drawn.into_iter().for_each(|row| *rows.entry(row).or_insert(0) += 1);
     }
 }

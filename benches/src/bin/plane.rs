@@ -17,7 +17,7 @@ use transferqueue::{
     ColumnId, Dtype, Kind, PartitionId,
     catalog::command::{CellRun, ColumnRef},
     schema::Column,
-    transport::{Local, Target, Transport},
+    transport::{Local, Purpose, Target, Transport},
     unit::{Unit, Units},
 };
 
@@ -32,7 +32,8 @@ fn sum(values: &[u64]) -> u64 {
 /// Puts an array, reads what lies there to its last byte, and lets it go.
 fn put(local: &Local, column: &Column, array: &ArrayRef) -> u64 {
     let (partition, id) = (PartitionId(0), ColumnId(0));
-    let placed = local.put(Target { partition, id, column }, array.clone()).expect("there is room");
+    let placed =
+        local.put(Target { partition, id, column, purpose: Purpose::Final }, array.clone()).expect("there is room");
     let run = CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: array.len() as u32 };
     let pointer = ColumnRef { name: column.name.clone(), partition, column: id, runs: vec![run] };
     let views = local.get(&pointer).expect("it lies there");

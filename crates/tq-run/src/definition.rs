@@ -126,6 +126,7 @@ fn task(name: &str, t: &plan::Task, phase: &Phase) -> Result<Task> {
         },
         filter: predicate(name, t)?,
         sampling: Sampling::Sequential,
+        reuse: u32::try_from(t.reuse).with_context(|| format!("reuse of task `{name}` is {}", t.reuse))?,
         trains,
         gang: t.training.as_ref().filter(|training| training.ranks > 1).map(gang).transpose()?,
         samples_with: live.filter(|_| exact && streams).map(|m| m.name.clone()),

@@ -24,9 +24,9 @@ pub(crate) fn wait(store: &Store, patience: Duration) {
         if owed.is_empty() || stands.elapsed() > patience {
             return;
         }
-        let rows = owed.iter().map(|owed| owed.rows).sum();
-        if rows < left {
-            (left, stands) = (rows, Instant::now());
+        let uses = owed.iter().map(|owed| owed.uses).sum();
+        if uses < left {
+            (left, stands) = (uses, Instant::now());
         }
         if stands.elapsed() < QUIET || owed.iter().any(|owed| owed.leased > 0) {
             quiet = Instant::now();

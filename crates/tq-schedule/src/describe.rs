@@ -182,7 +182,7 @@ impl Phase {
                 name.clone(),
                 task.implementation.clone(),
                 task.partition.clone(),
-                if task.on_lost.is_again() { task.per.to_string() } else { format!("{}, resumed", task.per) },
+                task.describe_claims(),
                 task.describe_model(),
                 format!("{} → {}", ports(&task.reads), ports(&task.writes)),
             ]
@@ -192,6 +192,12 @@ impl Phase {
 }
 
 impl Task {
+    fn describe_claims(&self) -> String {
+        let resumed = (!self.on_lost.is_again()).then(|| "resumed".to_owned());
+        let reused = (self.reuse > 1).then(|| format!("{} times", self.reuse));
+        [Some(self.per.to_string()), resumed, reused].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+
     fn describe_model(&self) -> String {
         let Some(model) = &self.model else {
             return "–".into();

@@ -251,6 +251,8 @@ pub(crate) struct Stage {
     #[serde(default, rename = "where")]
     pub(crate) filter: IndexMap<String, Json>,
     #[serde(default)]
+    pub(crate) reuse: Option<u64>,
+    #[serde(default)]
     pub(crate) attempts: Option<u64>,
     #[serde(default)]
     pub(crate) on_failure: Option<OnFailure>,

@@ -356,6 +356,9 @@ pub struct Task {
     /// Whoever reads the rows is no part of the run, which ends without it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub external: bool,
+    /// Times it uses every row before the row is consumed.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub reuse: u64,
     /// Set for a task that trains.
     pub training: Option<TaskTraining>,
     /// Times a row may fail before `on_failure` applies.
@@ -392,8 +395,8 @@ fn one() -> u64 {
     1
 }
 
-fn is_one(ranks: &u64) -> bool {
-    *ranks == 1
+fn is_one(n: &u64) -> bool {
+    *n == 1
 }
 
 /// What happens to a row that fails `attempts` times.

@@ -12,7 +12,7 @@ use crate::plan::{ModelRef, Needs, Note, OnFailure, OnLost, Rows};
 use crate::planner::{Planner, entries, keys};
 use crate::port::{DescribeError, Output, Per, Ports, Query};
 use crate::scope::Scope;
-use fields::{check_fields, external, model, per, serve};
+use fields::{check_fields, external, model, per, reuse, serve};
 use tables::tables;
 
 /// A phase before its ports are bound.
@@ -50,6 +50,7 @@ pub(crate) struct Draft {
     pub(crate) filter: IndexMap<String, Json>,
     pub(crate) from_cycle: u64,
     pub(crate) ranks: u64,
+    pub(crate) reuse: u64,
     pub(crate) attempts: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) on_lost: OnLost,
@@ -118,6 +119,7 @@ pub(crate) fn draft(
         let model = model(scope, &key, stage, &info, refusals);
         let per = per(scope, &key, stage, &info, model.as_ref(), refusals);
         check_fields(scope, &key, stage, &info, refusals);
+        reuse(scope, &key, stage, &info, per, refusals);
         for (priority, partition) in partitions.iter().enumerate() {
             drafts.tasks.push(Draft {
                 name: if partitions.len() == 1 { name.clone() } else { format!("{name}.{partition}") },
@@ -133,6 +135,7 @@ pub(crate) fn draft(
                 filter: stage.filter.clone(),
                 from_cycle: stage.from_cycle.unwrap_or(0),
                 ranks: stage.ranks.unwrap_or(1),
+                reuse: stage.reuse.unwrap_or(1),
                 attempts: stage.attempts.unwrap_or(3),
                 on_failure: stage.on_failure.unwrap_or(OnFailure::Stop),
                 on_lost: stage.on_lost.unwrap_or_default(),
@@ -272,6 +275,7 @@ fn implicit(
             filter: IndexMap::new(),
             from_cycle: 0,
             ranks: 1,
+            reuse: 1,
             attempts: 3,
             on_failure: OnFailure::Stop,
             on_lost: OnLost::Again,

@@ -373,6 +373,15 @@ fn an_external_reader_needs_no_worker_and_its_columns_are_written_for_it() {
     assert_eq!(phase.partitions["samples"].columns["returns"].readers, ["exporter"]);
     assert!(plan.workers.values().all(|group| !group.stages.contains(&"exporter".to_owned())), "{:?}", plan.workers);
     assert!(phase.tasks.values().filter(|task| task.external).count() == 1);
+    assert_eq!(task.reuse, 1);
+}
+
+#[test]
+fn a_reader_may_draw_every_row_several_times_and_the_plan_says_so() {
+    let exporter = EXPORTER.replace("per: group", "per: row, reuse: 4");
+    let plan = plan("grpo.yaml", &[&exporter]).unwrap();
+    assert_eq!(plan.phases[0].tasks["exporter"].reuse, 4);
+    assert!(plan.describe().contains("row, 4 times"), "{}", plan.describe());
 }
 
 #[test]

@@ -244,6 +244,31 @@ fn what_an_archive_cannot_hold_is_refused() {
 }
 
 #[test]
+fn a_stage_that_writes_trains_or_takes_batches_draws_no_row_again() {
+    let said = |from: &str, to: &str| {
+        plan_text(&RIGHT.replacen(from, to, 1), "wrong.yaml", &[]).map(|_| ()).unwrap_err().to_string()
+    };
+    let writes = said("{use: reward}", "{use: reward, reuse: 2}");
+    assert!(
+        writes.contains("stages.reward.reuse: found `reuse: 2` of a stage that writes `token_level_scores`"),
+        "{writes}"
+    );
+    let trains = said("{use: policy-update, ", "{use: policy-update, reuse: 2, ");
+    assert!(trains.contains("`ppo_epochs` repeats"), "{trains}");
+    let external = |more: &str| {
+        let stage =
+            format!("  exporter:  {{use: external, with: {{columns: [responses]}}, {more}}}\nschedule: on_policy\n");
+        plan_text(&RIGHT.replacen("schedule: on_policy\n", &stage, 1), "wrong.yaml", &[]).map(|_| ())
+    };
+    let external = |more: &str| external(more).map_err(|refusals| refusals.to_string());
+    assert_eq!(external("reuse: 3"), Ok(()));
+    let batches = external("reuse: 3, per: mini").unwrap_err();
+    assert!(batches.contains("found `reuse: 3` with `per: mini`; expected `per: row` or `per: group`"), "{batches}");
+    let never = external("reuse: 0").unwrap_err();
+    assert!(never.contains("found 0 uses; expected from 1 to 1000000"), "{never}");
+}
+
+#[test]
 fn what_an_external_reader_cannot_read_is_refused() {
     let exporter = |with: &str| {
         let stage = format!("  exporter:  {{use: external, with: {with}}}\nschedule: on_policy\n");

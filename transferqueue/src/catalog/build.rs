@@ -14,6 +14,7 @@ use super::{
         gang::Gang,
         models::Versions,
         pages::Pages,
+        reuse::Reuse,
         table::{Expansion, Field, Table},
     },
 };
@@ -190,6 +191,7 @@ fn cursor(def: &Definition, tables: &mut BTreeMap<PartitionId, Table>, id: TaskI
         training: task.trains.as_ref().map(|t| Training { model: model(&t.model), from_cycle: t.from_cycle }),
         gang: task.gang.as_ref().map(|gang| Gang::new(gang.ranks)),
         one_version: task.samples_with.is_some() && exact,
+        reuse: Reuse::new(task.reuse),
         owing: Bits::default(),
         undecided: 0,
         ready: Bits::default(),

@@ -29,6 +29,7 @@ pub(crate) fn definition(def: &Definition) -> Checked {
     for task in &def.tasks {
         reads_and_writes(def, task)?;
         claims(def, task)?;
+        reuse(task)?;
         models(def, task)?;
     }
     for partition in &def.partitions {
@@ -202,6 +203,27 @@ fn claims(def: &Definition, task: &Task) -> Checked {
         ));
     }
     Ok(())
+}
+
+/// Whoever draws rows several times reads alone: what it wrote would be there already, and training has its own way.
+fn reuse(task: &Task) -> Checked {
+    let Task { name, reuse, .. } = task;
+    let refused = match () {
+        () if *reuse == 1 => return Ok(()),
+        () if *reuse == 0 => "a row that is never used would be owed for ever; declare at least 1".to_owned(),
+        () if task.trains.is_some() => {
+            "it trains, and training repeats what it has claimed: set `ppo_epochs`".to_owned()
+        }
+        () if matches!(task.per, Grain::Mini | Grain::Cycle) => {
+            "it claims cut batches, which are taken once and in order; claim rows or groups".to_owned()
+        }
+        () if !task.writes.is_empty() => {
+            let writes = names(task.writes.iter().map(String::as_str));
+            format!("it writes {writes}, and a cell is written once; let a task that reads alone draw rows again")
+        }
+        () => return Ok(()),
+    };
+    refuse(format!("task `{name}` has reuse {reuse}: {refused}"))
 }
 
 fn models(def: &Definition, task: &Task) -> Checked {

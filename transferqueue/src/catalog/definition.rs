@@ -96,7 +96,7 @@ pub enum Sampling {
     /// Lowest row (or group) id first.
     #[default]
     Sequential,
-    /// Uniformly without replacement, by the definition's seed.
+    /// Uniformly, by the definition's seed; no row twice in one claim.
     Shuffled,
     /// Rows whose lengths (of the first ragged column read) balance: of the candidates, a set whose total is close to the mean.
     Balanced,
@@ -148,6 +148,10 @@ pub struct Task {
     pub filter: Option<Predicate>,
     /// How claims choose. Batches keep their order whatever this says.
     pub sampling: Sampling,
+    /// How often it uses every row; at least 1. After a commit a row can be claimed again, until as many were committed:
+    /// then it is consumed. Without shuffling, claims go through the rows in passes: those used least first.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub reuse: u32,
     /// Which model it trains; its commits mark rows done and the publication consumes them. Within a cycle its batches go
     /// to one session (or to the ranks of `gang`), whose memory holds the training: if that is lost before it offered, or one of its leases expires,
     /// all its rows of the cycle are trained again, and a worker that hears of an ended lease goes back to the last
@@ -174,6 +178,15 @@ pub struct Task {
     pub external: bool,
 }
 
+fn once() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_once(reuse: &u32) -> bool {
+    *reuse == 1
+}
+
 impl Task {
     /// A streaming task with the usual limits: 3 attempts, leases of 60 s.
     pub fn new(name: impl Into<String>, partition: impl Into<String>) -> Self {
@@ -185,6 +198,7 @@ impl Task {
             per: Grain::Row,
             filter: None,
             sampling: Sampling::Sequential,
+            reuse: 1,
             trains: None,
             gang: None,
             samples_with: None,

@@ -135,8 +135,8 @@ pub enum Event {
     RowsSaved { lease: LeaseId, task: TaskId, cells: Vec<CellWrite>, rows: Vec<SavedRow> },
     /// What was saved of these rows is gone.
     SavedForgotten { partition: PartitionId, rows: Rows },
-    /// Rows were consumed (for a training task: done) and left the lease. `lost`: rows the worker finished although they
-    /// had been dropped; they leave the lease without being consumed.
+    /// Rows were used (for a training task: done) and left the lease: consumed, or ready again while uses are left. `lost`: rows
+    /// the worker finished although they had been dropped; they leave the lease without being consumed.
     RowsCommitted {
         lease: LeaseId,
         task: TaskId,

@@ -29,11 +29,11 @@ pub(crate) fn claim(state: &State, id: TaskId, limit: u64, now: Millis) -> Wait 
     let of = if columns.is_empty() { String::new() } else { format!(" of {}", columns.join(", ")) };
     let (wants, have) = match cursor.counted {
         Counted::Rows => {
-            (format!("up to {limit} rows{of}"), format!("{} ready of {} owed", cursor.ready.len(), owed(cursor)))
+            (format!("up to {limit} rows{of}"), format!("{} ready of {}", cursor.ready.len(), owed(cursor)))
         }
         Counted::Groups(_) => {
             let have = format!(
-                "{} whole ones ready; {} rows ready of {} owed",
+                "{} whole ones ready; {} rows ready of {}",
                 cursor.ready_groups.len(),
                 cursor.ready.len(),
                 owed(cursor)
@@ -63,8 +63,13 @@ pub(crate) fn claim(state: &State, id: TaskId, limit: u64, now: Millis) -> Wait 
     Wait { who: format!("task `{}`", cursor.def.name), wants, have, causes }
 }
 
-fn owed(cursor: &Cursor) -> u64 {
-    cursor.owing.len() + cursor.undecided
+/// Rows a task owes or may come to owe, in words.
+fn owed(cursor: &Cursor) -> String {
+    let owed = cursor.owing.len() + cursor.undecided;
+    match cursor.reuse.as_ref().map(|reuse| reuse.view()) {
+        Some(uses) => format!("{owed} owed, used {} of {} times", uses.live, u64::from(uses.each) * owed),
+        None => format!("{owed} owed"),
+    }
 }
 
 /// What a claim of batches wants, and how far it is.

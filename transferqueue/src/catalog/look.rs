@@ -32,6 +32,7 @@ impl State {
             consumed: cursor.consumed,
             live: cursor.owing.len(),
             dropped: cursor.dropped.clone(),
+            uses: cursor.reuse.as_ref().map(|reuse| reuse.view()),
         };
         self.cursors.iter().map(entry).collect()
     }
@@ -53,6 +54,7 @@ impl State {
             ready: cursor.ready.len(),
             done: cursor.done.len(),
             leased: cursor.leases.iter().map(|id| self.leases[id].rows.len()).sum(),
+            uses: cursor.reuse.as_ref().map(|reuse| reuse.view()),
             leases: cursor.leases.iter().map(|id| self.lease_view(*id, now)).collect(),
             more_leases: 0,
             ended,

@@ -7,11 +7,13 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use rustc_hash::FxHashSet;
 
-use super::{bits::Bits, definition::Sampling, limits::BALANCE_WINDOW, rng::Rng};
+use super::{bits::Bits, definition::Sampling, limits::BALANCE_WINDOW, rng::Rng, state::reuse::Reuse};
 
 /// What a claim may choose from.
 pub(crate) struct Pool<'a> {
     ids: &'a Bits,
+    /// The same ids by their uses, where they are drawn more than once.
+    reuse: Option<&'a Reuse>,
     /// Only ids below this one.
     below: Option<u64>,
     /// Length of an id in bytes.
@@ -19,13 +21,21 @@ pub(crate) struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    pub(crate) fn new(ids: &'a Bits, below: Option<u64>, weight: &'a dyn Fn(u64) -> u64) -> Self {
-        Self { ids, below, weight }
+    pub(crate) fn new(
+        ids: &'a Bits,
+        reuse: Option<&'a Reuse>,
+        below: Option<u64>,
+        weight: &'a dyn Fn(u64) -> u64,
+    ) -> Self {
+        Self { ids, reuse, below, weight }
     }
 
+    /// Lowest ids first, those with the fewest uses before all others.
     fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         let below = self.below.unwrap_or(u64::MAX);
-        self.ids.iter().take_while(move |&id| id < below)
+        let passes = self.reuse.into_iter().flat_map(|reuse| reuse.passes.values());
+        let once = self.reuse.is_none().then_some(self.ids);
+        once.into_iter().chain(passes).flat_map(move |ids| ids.iter().take_while(move |&id| id < below))
     }
 
     fn len(&self) -> u64 {
@@ -47,7 +57,7 @@ pub(crate) fn of(sampling: Sampling) -> &'static dyn Sampler {
     }
 }
 
-/// Lowest ids first.
+/// In the order of the pool.
 struct Sequential;
 
 impl Sampler for Sequential {
@@ -151,7 +161,7 @@ mod tests {
     fn choose(sampling: Sampling, ids: impl IntoIterator<Item = u64>, limit: u64, seed: u64) -> Vec<u64> {
         let mut bits = Bits::default();
         ids.into_iter().for_each(|id| _ = bits.insert(id));
-        of(sampling).choose(&Pool::new(&bits, None, &|id| id), limit, &mut Rng::new(seed, 0))
+        of(sampling).choose(&Pool::new(&bits, None, None, &|id| id), limit, &mut Rng::new(seed, 0))
     }
 
     #[test]
@@ -186,7 +196,7 @@ mod tests {
         let mut bits = Bits::default();
         (0..100).for_each(|id| _ = bits.insert(id));
         for sampling in [Sampling::Sequential, Sampling::Shuffled, Sampling::Balanced] {
-            let ids = of(sampling).choose(&Pool::new(&bits, Some(8), &|id| id), 20, &mut Rng::new(1, 1));
+            let ids = of(sampling).choose(&Pool::new(&bits, None, Some(8), &|id| id), 20, &mut Rng::new(1, 1));
             assert_eq!(ids.len(), 8);
             assert!(ids.iter().all(|&id| id < 8));
         }

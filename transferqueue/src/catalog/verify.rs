@@ -44,6 +44,7 @@ impl State {
             let within = |verdict: Verdict| verdict.map_err(|error| format!("task `{}`: {error}", cursor.def.name));
             within(self.verify_cursor(cursor))?;
             within(self.verify_gang(cursor))?;
+            within(self.verify_reuse(cursor))?;
         }
         self.verify_leases()?;
         self.verify_schedule()
@@ -198,6 +199,27 @@ impl State {
         holds(|| "done rows are not leased".into(), cursor.done.intersection(&leased).is_empty())?;
         holds(|| "leased rows are owed".into(), leased.is_subset(&owing))?;
         holds(|| "attempts are of owed rows".into(), cursor.attempts.keys().all(|row| owing.contains(row.0)))
+    }
+
+    /// Only owed rows have uses, fewer than consume them, and what is ready lies in the pass that these say.
+    fn verify_reuse(&self, cursor: &Cursor) -> Verdict {
+        let Some(reuse) = &cursor.reuse else { return Ok(()) };
+        for (row, uses) in &reuse.of {
+            holds(|| format!("row {row} has uses and is not owed"), cursor.owing.contains(row.0))?;
+            holds(|| format!("row {row} is used {uses} times of {}", reuse.each), (1..reuse.each).contains(uses))?;
+        }
+        let table = self.table_of(cursor);
+        let fewest = |id: u64| match cursor.counted {
+            Counted::Groups(_) => {
+                let rows = table.groups.get(&GroupId(id)).into_iter().flat_map(Group::rows);
+                rows.filter(|row| cursor.owing.contains(row.0)).map(|row| reuse.uses(row)).min().unwrap_or_default()
+            }
+            _ => reuse.uses(RowId(id)),
+        };
+        let ready = if matches!(cursor.counted, Counted::Groups(_)) { &cursor.ready_groups } else { &cursor.ready };
+        let mut passes: BTreeMap<u32, Bits> = BTreeMap::new();
+        ready.iter().for_each(|id| _ = passes.entry(fewest(id)).or_default().insert(id));
+        equal(|| "passes".into(), &reuse.passes, &passes)
     }
 
     fn verify_gang(&self, cursor: &Cursor) -> Verdict {

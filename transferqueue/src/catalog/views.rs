@@ -22,12 +22,36 @@ pub struct LedgerEntry {
     pub live: u64,
     /// Rows that left before it read them, by reason.
     pub dropped: BTreeMap<String, u64>,
+    /// How often rows were used, where the task uses each several times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<Uses>,
 }
 
 impl LedgerEntry {
-    /// Whether the equation holds.
+    /// Whether the equation holds, of rows and of their uses.
     pub fn balanced(&self) -> bool {
-        self.owed == self.consumed + self.live + self.dropped.values().sum::<u64>()
+        let rows = self.consumed + self.live + self.dropped.values().sum::<u64>();
+        self.owed == rows && self.uses.is_none_or(|uses| uses.balanced(self.consumed))
+    }
+}
+
+/// Uses of rows by a task that uses each several times: committed = `each` × rows consumed + live + dropped, always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uses {
+    /// Uses that consume a row.
+    pub each: u32,
+    /// Uses ever committed.
+    pub committed: u64,
+    /// Of these, uses of rows that it still owes.
+    pub live: u64,
+    /// Of these, uses of rows that were dropped before their last one.
+    pub dropped: u64,
+}
+
+impl Uses {
+    /// Whether the equation holds, given the rows consumed.
+    pub fn balanced(&self, consumed: u64) -> bool {
+        self.committed == u64::from(self.each) * consumed + self.live + self.dropped
     }
 }
 
@@ -67,6 +91,9 @@ pub struct TaskView {
     pub done: u64,
     /// Rows under its leases.
     pub leased: u64,
+    /// How often rows were used, where it uses each several times: of those it owes, `live` of `each` × `backlog`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<Uses>,
     /// Who holds rows.
     pub leases: Vec<LeaseView>,
     /// Leases that are not listed, where a list is shortened.
@@ -304,6 +331,9 @@ pub struct RowTask {
     /// What is saved of its unfinished work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub saved: Option<SavedView>,
+    /// Uses committed, and uses that consume the row, where it is used several times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<(u32, u32)>,
     /// Anything more.
     pub note: String,
 }
@@ -399,6 +429,8 @@ pub struct OwedView {
     pub partition: String,
     /// Rows it has not consumed.
     pub rows: u64,
+    /// Commits of these that are to come: as many as rows, unless it uses each several times.
+    pub uses: u64,
     /// Of these, rows that it holds.
     pub leased: u64,
     /// Columns it reads.

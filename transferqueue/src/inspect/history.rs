@@ -77,8 +77,8 @@ pub(crate) struct Story<'a> {
     partition: Option<PartitionId>,
     columns: Vec<String>,
     parent: String,
-    /// Tasks by id: name, whether it is of this partition, whether it trains.
-    tasks: Vec<(String, bool, bool)>,
+    /// Tasks by id.
+    tasks: Vec<Consumer>,
     sessions: BTreeMap<SessionId, String>,
     /// Leases that hold the row, with their holders.
     leases: BTreeMap<LeaseId, SessionId>,
@@ -88,6 +88,16 @@ pub(crate) struct Story<'a> {
     cut: Option<u64>,
     trained: bool,
     lineage: u64,
+}
+
+/// A task, and what it has done with the row.
+struct Consumer {
+    name: String,
+    /// Of the row's partition.
+    here: bool,
+    trains: bool,
+    reuse: u32,
+    used: u32,
 }
 
 impl<'a> Story<'a> {
@@ -120,8 +130,12 @@ impl<'a> Story<'a> {
     }
 
     fn define(&mut self, definition: &Definition) {
-        let of = |task: &crate::catalog::definition::Task| {
-            (task.name.clone(), task.partition == self.wanted, task.trains.is_some())
+        let of = |task: &crate::catalog::definition::Task| Consumer {
+            name: task.name.clone(),
+            here: task.partition == self.wanted,
+            trains: task.trains.is_some(),
+            reuse: task.reuse,
+            used: 0,
         };
         self.tasks = definition.tasks.iter().map(of).collect();
         let found = (0..).map(PartitionId).zip(&definition.partitions).find(|(_, p)| p.name == self.wanted);
@@ -199,13 +213,16 @@ impl<'a> Story<'a> {
             }
             Event::RowsCommitted { lease, task, rows, lost } if self.holds(*task, rows) || self.holds(*task, lost) => {
                 self.leases.remove(lease);
-                let (name, trains) = (self.task(*task), self.tasks[task.0 as usize].2);
-                let what = match (rows.contains(row), trains) {
-                    (false, _) => format!("`{name}` finished it after it had been dropped: ignored"),
-                    (true, true) => format!("`{name}` trained it; a publication consumes it"),
-                    (true, false) => format!("consumed by `{name}`"),
+                let (kept, task) = (rows.contains(row), &mut self.tasks[task.0 as usize]);
+                task.used += u32::from(kept);
+                let Consumer { name, trains, reuse, used, .. } = &*task;
+                let what = match kept {
+                    false => format!("`{name}` finished it after it had been dropped: ignored"),
+                    true if *trains => format!("`{name}` trained it; a publication consumes it"),
+                    true if used < reuse => format!("used by `{name}`: {used} of {reuse} times"),
+                    true => format!("consumed by `{name}`"),
                 };
-                self.trained |= trains && rows.contains(row);
+                self.trained |= *trains && kept;
                 self.add(record, "committed", what);
             }
             Event::RowsReturned { lease, task, rows, lost, why }
@@ -264,7 +281,7 @@ impl<'a> Story<'a> {
 
     /// Whether a task consumes the row's partition.
     fn of(&self, task: TaskId) -> bool {
-        self.tasks.get(task.0 as usize).is_some_and(|(_, of, _)| *of)
+        self.tasks.get(task.0 as usize).is_some_and(|task| task.here)
     }
 
     fn holds(&self, task: TaskId, rows: &crate::ids::Rows) -> bool {
@@ -272,7 +289,7 @@ impl<'a> Story<'a> {
     }
 
     fn task(&self, task: TaskId) -> &str {
-        self.tasks.get(task.0 as usize).map_or("?", |(name, ..)| name)
+        self.tasks.get(task.0 as usize).map_or("?", |task| &task.name)
     }
 
     fn worker(&self, session: SessionId) -> String {

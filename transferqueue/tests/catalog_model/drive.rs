@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transferqueue::{
     ColumnId, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId,
-    catalog::{Refusal, command::*, definition::*, predicate::Predicate},
+    catalog::{Refusal, command::*, definition::*, predicate::Predicate, views::Uses},
 };
 
 use crate::{
@@ -96,6 +96,9 @@ fn definition() -> Definition {
     let mut tasks = vec![roll, score, long, noted, whole, train];
     for task in &mut tasks {
         (task.lease_ms, task.attempts, task.on_poison) = (model::LEASE_MS, 1_000, Poison::Drop);
+    }
+    for (task, reuse) in tasks.iter_mut().zip(model::REUSE) {
+        task.reuse = reuse;
     }
     tasks[model::SCORE].attempts = model::SCORE_ATTEMPTS;
     tasks[model::RESUMES].on_lost = OnLost::Resume;
@@ -458,6 +461,17 @@ impl Driver {
             assert_eq!((entry.owed, entry.consumed), (owed, consumed), "{}", entry.task);
             assert_eq!(entry.dropped, dropped, "{}", entry.task);
             assert!(entry.balanced());
+            let uses = |test: &dyn Fn(For) -> bool| {
+                let of = model.rows.iter().filter(|row| test(row.tasks[task]));
+                of.map(|row| u64::from(row.uses[task])).sum::<u64>()
+            };
+            let expected = (model::REUSE[task] > 1).then(|| Uses {
+                each: model::REUSE[task],
+                committed: uses(&|_| true),
+                live: uses(&|state| matches!(state, For::Ready | For::Leased(_))),
+                dropped: uses(&|state| matches!(state, For::Dropped(_))),
+            });
+            assert_eq!(entry.uses, expected, "{}", entry.task);
         }
         for (task, view) in state.tasks(Millis(self.world.now)).into_iter().enumerate() {
             let ready = model.rows.iter().filter(|row| row.tasks[task] == For::Ready).count() as u64;

@@ -1,8 +1,8 @@
 //! What the catalog should do, as simply as it can be said.
 //!
 //! One fixed definition: `samples` expands `prompts` by 2 and links `prompt`; `roll` fills `out`, `score` fills `score` and
-//! a kept `copy`, `long` fills `note` for rows tagged long, `noted` reads it, `whole` reads scores group by group, `train`
-//! trains mini-batches of one group, 2 to a cycle, 3 cycles, 1 group ahead.
+//! a kept `copy`, `long` fills `note` for rows tagged long, `noted` reads it twice, `whole` reads scores group by group,
+//! three times, `train` trains mini-batches of one group, 2 to a cycle, 3 cycles, 1 group ahead.
 
 mod settle;
 
@@ -27,6 +27,9 @@ pub const WRITES: [&[usize]; TASKS] = [&[OUT], &[1, COPY], &[NOTE], &[], &[], &[
 
 /// The task that saves what it has not sealed.
 pub const RESUMES: usize = SCORE;
+
+/// How often each task uses a row.
+pub const REUSE: [u32; TASKS] = [1, 1, 1, 2, 3, 1];
 
 pub const B: u64 = 2;
 pub const AHEAD: u64 = 1;
@@ -74,6 +77,8 @@ pub struct Row {
     pub tasks: [For; TASKS],
     pub cells: [Cell; COLUMNS],
     pub long: bool,
+    /// Commits by each task that does not train.
+    pub uses: [u32; TASKS],
     /// Failures in `score`, the one task that drops poison.
     attempts: u32,
     pub dropped: bool,
@@ -339,7 +344,13 @@ impl Model {
         for &row in rows {
             lease.lost.remove(&row);
             if lease.rows.remove(&row) {
-                self.rows[row as usize].tasks[task] = if task == TRAIN { For::Done } else { For::Consumed };
+                let found = &mut self.rows[row as usize];
+                found.uses[task] += 1;
+                found.tasks[task] = match task {
+                    TRAIN => For::Done,
+                    _ if found.uses[task] < REUSE[task] => For::Ready,
+                    _ => For::Consumed,
+                };
             }
         }
         if task == TRAIN {
@@ -386,8 +397,14 @@ impl Model {
                     let rows = [2 * group, 2 * group + 1].map(|row| self.rows[row as usize].tasks[task]);
                     rows.contains(&For::Ready) && rows.iter().all(|state| !state.active() || *state == For::Ready)
                 };
-                let groups = (0..self.groups.len() as u64).filter(whole).take(limit);
-                groups.flat_map(|group| [2 * group, 2 * group + 1]).filter(ready).collect()
+                // The fewest uses of any row that is still to be used.
+                let uses = |group: &u64| {
+                    let rows = [2 * group, 2 * group + 1].map(|row| &self.rows[row as usize]);
+                    rows.iter().filter(|row| row.tasks[task].active()).map(|row| row.uses[task]).min()
+                };
+                let mut groups: Vec<u64> = (0..self.groups.len() as u64).filter(whole).collect();
+                groups.sort_by_key(uses);
+                groups.into_iter().take(limit).flat_map(|group| [2 * group, 2 * group + 1]).filter(ready).collect()
             }
             TRAIN => return self.claim_batch(session),
             // Weights are exact, so one claim keeps to the version of its first row.
@@ -396,7 +413,12 @@ impl Model {
                 let first = all().next().map(version);
                 all().take_while(|row| Some(version(*row)) == first).take(limit).collect()
             }
-            _ => all().take(limit).collect(),
+            _ => {
+                let mut rows: Vec<u64> = all().collect();
+                rows.sort_by_key(|row| self.rows[*row as usize].uses[task]);
+                rows.truncate(limit);
+                rows
+            }
         };
         (!found.is_empty()).then_some(found)
     }

@@ -14,6 +14,7 @@ mod leases;
 mod lifecycle;
 mod publications;
 mod replays;
+mod reuse;
 mod saves;
 mod schedules;
 mod validation;

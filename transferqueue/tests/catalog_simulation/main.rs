@@ -30,16 +30,16 @@ fn simulate(seed: u64) -> Ended {
 fn a_simulation_of_every_schedule_ends_with_an_exact_ledger() {
     let sums = seeds::each(USUAL, |seed| {
         let ended = simulate(seed);
-        let Ended { trained, restores, lost_sessions, spilled_chunks, resumed_rows, .. } = ended;
-        [u64::from(!ended.stopped), trained, restores, lost_sessions, spilled_chunks, resumed_rows]
+        let Ended { trained, restores, lost_sessions, spilled_chunks, resumed_rows, uses_again, .. } = ended;
+        [u64::from(!ended.stopped), trained, restores, lost_sessions, spilled_chunks, resumed_rows, uses_again]
     });
-    let [finished, rows, restores, lost, spilled, resumed] =
-        [0, 1, 2, 3, 4, 5].map(|i| sums.iter().map(|sums| sums[i]).sum::<u64>());
+    let [finished, rows, restores, lost, spilled, resumed, again] =
+        [0, 1, 2, 3, 4, 5, 6].map(|i| sums.iter().map(|sums| sums[i]).sum::<u64>());
     let count = seeds::count(USUAL);
     println!(
-        "{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost, {spilled} chunks spilled, {resumed} rows resumed"
+        "{count} schedules: {finished} finished, {rows} rows trained, {restores} restores, {lost} sessions lost, {spilled} chunks spilled, {resumed} rows resumed, {again} rows used again"
     );
-    let reached = rows > 0 && restores > 0 && lost > 0 && spilled > 0 && resumed > 0;
+    let reached = rows > 0 && restores > 0 && lost > 0 && spilled > 0 && resumed > 0 && again > 0;
     assert!(count < 50 || reached, "the simulation must reach the hard parts");
 }
 

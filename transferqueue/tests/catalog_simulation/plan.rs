@@ -77,6 +77,13 @@ pub fn random(random: &mut Random) -> Plan {
     if random.chance(40) {
         add_filtered(random, &mut definition);
     }
+    if random.chance(40) {
+        let per = *random.pick(&[Grain::Row, Grain::Group]);
+        let mut replay = task("replay", "samples", per, &["prompt", "responses"], &[]);
+        (replay.reuse, replay.external) = (random.range(2, 4) as u32, random.chance(30));
+        replay.sampling = *random.pick(&[Sampling::Sequential, Sampling::Shuffled, Sampling::Balanced]);
+        definition.tasks.push(replay);
+    }
     if random.chance(30) {
         let mut archive = row_column("archive");
         archive.keep = true;

@@ -45,6 +45,8 @@ pub struct Ended {
     pub lost_sessions: u64,
     pub spilled_chunks: u64,
     pub resumed_rows: u64,
+    /// Uses of rows after their first one.
+    pub uses_again: u64,
 }
 
 impl Simulation {
@@ -126,8 +128,10 @@ impl Simulation {
             }
             self.publications();
         }
+        let uses = self.uses();
         if !stopped {
             self.settled();
+            self.used_up(&uses);
         }
         let lost = |record: &Record| {
             record.events.iter().filter(|event| matches!(event, Event::SessionEnded { lost: true, .. })).count() as u64
@@ -146,6 +150,7 @@ impl Simulation {
             lost_sessions: self.world.log.iter().map(lost).sum(),
             resumed_rows: self.world.resumed,
             spilled_chunks: self.world.log.iter().map(spilled).sum(),
+            uses_again: uses.values().map(|times| times - 1).sum(),
             log: std::mem::take(&mut self.world.log).into_iter().collect::<Vec<_>>(),
         }
         .replayed(&mut self.world)
@@ -280,6 +285,37 @@ impl Simulation {
                 );
             }
             assert!(by_task.is_empty());
+        }
+    }
+
+    /// Commits of each row by each task that does not train, told from the log alone.
+    fn uses(&self) -> BTreeMap<(TaskId, RowId), u64> {
+        let mut uses = BTreeMap::new();
+        for event in self.world.log.iter().flat_map(|record| &record.events) {
+            if let Event::RowsCommitted { task, rows, .. } = event
+                && self.plan.definition.tasks[task.0 as usize].trains.is_none()
+            {
+                rows.iter().for_each(|row| *uses.entry((*task, row)).or_insert(0) += 1);
+            }
+        }
+        uses
+    }
+
+    /// Every row was used as often as its task declares; at most that often, if it was dropped.
+    fn used_up(&self, uses: &BTreeMap<(TaskId, RowId), u64>) {
+        for (id, entry) in (0..).map(TaskId).zip(self.world.catalog.state().ledger()) {
+            let each = u64::from(self.plan.definition.tasks[id.0 as usize].reuse);
+            let of: Vec<u64> = uses.range((id, RowId(0))..(TaskId(id.0 + 1), RowId(0))).map(|(_, n)| *n).collect();
+            assert!(
+                of.iter().all(|times| *times <= each),
+                "seed {}: `{}` used rows {of:?} times",
+                self.seed,
+                entry.task
+            );
+            if self.plan.definition.tasks[id.0 as usize].trains.is_none() {
+                let all = of.iter().filter(|times| **times == each).count() as u64;
+                assert_eq!(entry.consumed, all, "seed {}: `{}`", self.seed, entry.task);
+            }
         }
     }
 

@@ -281,6 +281,9 @@ fn stage(task: &Task) -> Value {
         entry.insert("ranks".into(), json!(training.ranks));
     }
     entry.insert("where".into(), json!(task.filter));
+    if task.reuse > 1 {
+        entry.insert("reuse".into(), json!(task.reuse));
+    }
     entry.insert("attempts".into(), json!(task.attempts));
     entry.insert("on_failure".into(), json!(task.on_failure));
     if !task.on_lost.is_again() {

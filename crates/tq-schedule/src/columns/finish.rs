@@ -77,6 +77,7 @@ impl<'a> Binder<'a> {
                     reads: reads[index].clone(),
                     writes: writes.filter(|(_, column)| columns.contains_key(column)).collect(),
                     filter: draft.filter.clone(),
+                    reuse: draft.reuse,
                     external: matches!(draft.columns, Columns::External(_)),
                     training: draft.info.training.as_ref().map(|t| TaskTraining {
                         mini_batch: t.mini_batch,

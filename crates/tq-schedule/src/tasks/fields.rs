@@ -16,6 +16,9 @@ const MOST_RANKS: u64 = 1_024;
 /// Most attempts at a row.
 const MOST_ATTEMPTS: u64 = 1_000;
 
+/// Most uses of a row.
+const MOST_REUSE: u64 = 1_000_000;
+
 /// The partitions a stage serves: those it names, else the one that the phase trains on.
 pub(super) fn serve(
     scope: &Scope,
@@ -190,6 +193,28 @@ pub(super) fn external(scope: &Scope, key: &str, stage: &entry::Stage, refusals:
     let refusal = scope.refuse(&join(key, "with"), found, expected);
     refusals.push(refusal.action("name the columns that are read from outside the run"));
     None
+}
+
+/// A stage that draws rows several times reads alone, and draws them as they come.
+pub(super) fn reuse(scope: &Scope, key: &str, stage: &entry::Stage, info: &Ports, per: Per, refusals: &mut Refusals) {
+    let Some(reuse) = stage.reuse.filter(|reuse| *reuse != 1) else { return };
+    let key = join(key, "reuse");
+    let refuse = |found: String, expected: &str| scope.refuse(&key, found, expected);
+    let refusal = if !(2..=MOST_REUSE).contains(&reuse) {
+        refuse(format!("{reuse} uses"), &format!("from 1 to {MOST_REUSE}"))
+    } else if info.training.is_some() {
+        refuse(format!("`reuse: {reuse}` of a stage that trains"), "each row once a cycle")
+            .action("leave it out; `ppo_epochs` repeats what a stage trains on")
+    } else if let Some(port) = info.outputs.first() {
+        refuse(format!("`reuse: {reuse}` of a stage that writes `{}`", port.name), "a stage that writes no column")
+            .action("leave it out: a cell is written once")
+    } else if !matches!(per, Per::Row | Per::Group) {
+        refuse(format!("`reuse: {reuse}` with `per: {per}`"), "`per: row` or `per: group`")
+            .action("batches are cut once and taken in order")
+    } else {
+        return;
+    };
+    refusals.push(refusal);
 }
 
 pub(super) fn check_fields(scope: &Scope, key: &str, stage: &entry::Stage, info: &Ports, refusals: &mut Refusals) {

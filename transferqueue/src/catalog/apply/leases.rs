@@ -57,6 +57,9 @@ impl State {
         let cursor = &mut self.cursors[task.0 as usize];
         cursor.leases.insert(id);
         cursor.ready.remove_rows(rows);
+        if let (Some(reuse), Counted::Rows) = (&mut cursor.reuse, cursor.counted) {
+            reuse.take(rows);
+        }
         let (partition, counted) = (cursor.partition, cursor.counted);
         let until = Millis(at.0 + cursor.def.lease_ms);
         if let Some(session) = self.sessions.get_mut(&session) {
@@ -100,7 +103,7 @@ impl State {
                 scope.cursor(task).done.insert(row.0);
                 scope.shift(task, group, Delta { left: -1, leased: -1, ready: 0 });
             } else {
-                scope.finish(task, row);
+                scope.used(task, row);
             }
         }
         if matches!(scope.cursor(task).counted, Counted::Batches(_)) {

@@ -66,6 +66,11 @@ impl Scope<'_> {
                 } else {
                     cursor.ready_groups.remove(group.0);
                 }
+                if let Some(reuse) = &mut cursor.reuse {
+                    let owed = found.rows().filter(|row| cursor.owing.contains(row.0));
+                    let fewest = owed.map(|row| reuse.uses(row)).min();
+                    reuse.place(group.0, fewest.filter(|_| found.tallies[i].whole()));
+                }
             }
             Counted::Batches(i) => {
                 let cut = self.table.groups.get(&group).and_then(|group| group.cut);
@@ -83,13 +88,29 @@ impl Scope<'_> {
         let cursor = self.cursor(task);
         cursor.ready.insert(row.0);
         if cursor.counted == Counted::Rows {
+            if let Some(reuse) = &mut cursor.reuse {
+                reuse.place(row.0, Some(reuse.uses(row)));
+            }
             self.scratch.wakes.insert(Wake::Task(task));
         }
         self.shift(task, group, Delta { ready: 1, ..Delta::default() });
     }
 
+    /// Leased → consumed; → ready where it is to be used again.
+    pub(super) fn used(&mut self, task: TaskId, row: RowId) {
+        let cursor = &mut self.cursors[task.0 as usize];
+        if !cursor.reuse.as_mut().is_some_and(|reuse| reuse.count(row)) {
+            return self.finish(task, row);
+        }
+        // What failed before has come to pass: the next use has its own attempts.
+        cursor.attempts.remove(&row);
+        let group = self.table.pages.get(row).expect("invariant: leased rows are live").group;
+        self.shift(task, group, Delta { leased: -1, ..Delta::default() });
+        self.gain(task, row, group);
+    }
+
     /// Leased → consumed.
-    pub(super) fn finish(&mut self, task: TaskId, row: RowId) {
+    fn finish(&mut self, task: TaskId, row: RowId) {
         let cursor = &mut self.cursors[task.0 as usize];
         let bit = cursor.bit;
         cursor.owing.remove(row.0);
@@ -160,6 +181,12 @@ impl Scope<'_> {
         cursor.drop_one(reason);
         let done = cursor.done.remove(row.0);
         let ready = cursor.ready.remove(row.0);
+        if let Some(reuse) = &mut cursor.reuse {
+            reuse.forfeit(row);
+            if cursor.counted == Counted::Rows {
+                reuse.place(row.0, None);
+            }
+        }
         if cursor.idle() {
             self.scratch.wakes.insert(Wake::Task(task));
         }

@@ -138,7 +138,7 @@ fn rows(state: &State, table: &Table, cursor: &Cursor, id: TaskId, limit: u64) -
     let version = || table.pages.get(lowest).map(|row| table.origin(lowest, row).1);
     let length = state.length(table, cursor);
     let weight = |row: u64| length(RowId(row));
-    let pool = Pool::new(&cursor.ready, bound(table, cursor, version, false), &weight);
+    let pool = Pool::new(&cursor.ready, cursor.reuse.as_deref(), bound(table, cursor, version, false), &weight);
     let chosen = sampler::of(cursor.def.sampling).choose(&pool, limit, &mut rng(state, id));
     Some(chosen.into_iter().map(RowId).collect())
 }
@@ -150,7 +150,7 @@ fn groups(state: &State, table: &Table, cursor: &Cursor, id: TaskId, limit: u64)
     let ready = |group: u64| of_group(group).filter(|row| cursor.ready.contains(row.0));
     let length = state.length(table, cursor);
     let weight = |group: u64| ready(group).map(&length).sum();
-    let pool = Pool::new(&cursor.ready_groups, bound(table, cursor, version, true), &weight);
+    let pool = Pool::new(&cursor.ready_groups, cursor.reuse.as_deref(), bound(table, cursor, version, true), &weight);
     let chosen = sampler::of(cursor.def.sampling).choose(&pool, limit, &mut rng(state, id));
     Some(chosen.into_iter().flat_map(ready).collect())
 }

@@ -96,8 +96,9 @@ impl State {
             "the budget of {} bytes keeps the next group out ({missing} bytes are missing): {holders}; let it read them, let the store spill them, raise the budget, or take the reader out",
             self.definition.budget.unwrap_or_default(),
         );
-        let consumed: u64 = self.cursors.iter().map(|cursor| cursor.consumed).sum();
-        Some(Starved { moved: consumed + progress.admitted + progress.dropped + progress.retired, why })
+        let used = |cursor: &Cursor| cursor.reuse.as_ref().map_or(cursor.consumed, |reuse| reuse.committed);
+        let used: u64 = self.cursors.iter().map(used).sum();
+        Some(Starved { moved: used + progress.admitted + progress.dropped + progress.retired, why })
     }
 
     /// Who outside the run keeps what in memory that nobody in it wants, in words; empty when nobody does. Costs time in
@@ -139,6 +140,7 @@ impl State {
                 task: cursor.def.name.clone(),
                 partition: table.name.clone(),
                 rows: cursor.owing.len(),
+                uses: cursor.reuse.as_ref().map_or(cursor.owing.len(), |reuse| reuse.left(cursor.owing.len())),
                 leased: cursor.leases.iter().map(|lease| self.leases[lease].rows.len()).sum(),
                 columns: cursor.def.reads.clone(),
                 spilled: set_bits(cursor.reads).map(|column| table.fields[column].spilled).sum(),

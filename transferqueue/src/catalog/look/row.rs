@@ -120,6 +120,10 @@ impl State {
             failed: cursor.attempts.get(&id).copied().unwrap_or(0),
             attempts: cursor.def.attempts,
             saved: self.row_saved(table, id, task),
+            uses: cursor
+                .reuse
+                .as_ref()
+                .map(|reuse| (if state == RowTaskState::Consumed { reuse.each } else { reuse.uses(id) }, reuse.each)),
             note,
         }
     }

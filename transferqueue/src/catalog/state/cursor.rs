@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     super::{bits::Bits, definition},
     gang::Gang,
+    reuse::Reuse,
 };
 use crate::ids::{LeaseId, ModelId, PartitionId, RowId, SessionId};
 
@@ -45,6 +46,9 @@ pub(crate) struct Cursor {
     pub(crate) gang: Option<Gang>,
     /// A claim returns rows of one admission version only.
     pub(crate) one_version: bool,
+    /// Uses of its rows, if each is drawn more than once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reuse: Option<Box<Reuse>>,
 
     /// Rows owed: ready, leased, done, or waiting for a column.
     pub(crate) owing: Bits,

@@ -1,7 +1,7 @@
 //! The catalog's state: plain data, changed by events alone.
 //!
 //! [`State`] is what a snapshot holds. Its parts, each in a file of its own: [`table`] (a partition: rows, groups, cells,
-//! batches), [`cursor`] (a task), [`gang`] (its ranks), [`models`] (weight versions), [`cycle`] (the schedule's progress), and here sessions
+//! batches), [`cursor`] (a task), [`reuse`] (rows it draws several times), [`gang`] (its ranks), [`models`] (weight versions), [`cycle`] (the schedule's progress), and here sessions
 //! and leases. Numbers that follow from others (masks of columns and tasks) are resolved once, at creation.
 
 pub(crate) mod cursor;
@@ -9,6 +9,7 @@ pub(crate) mod cycle;
 pub(crate) mod gang;
 pub(crate) mod models;
 pub(crate) mod pages;
+pub(crate) mod reuse;
 pub(crate) mod table;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -196,7 +196,12 @@ fn tasks(tasks: &[TaskView]) -> String {
             [
                 task.task.clone(),
                 task.partition.clone(),
-                task.backlog.to_string(),
+                match task.uses {
+                    Some(uses) => {
+                        format!("{}, used {} of {} times", task.backlog, uses.live, u64::from(uses.each) * task.backlog)
+                    }
+                    None => task.backlog.to_string(),
+                },
                 task.ready.to_string(),
                 task.done.to_string(),
                 task.leased.to_string(),
@@ -217,7 +222,10 @@ fn ledger(entries: &[LedgerEntry]) -> String {
                 entry.partition.clone(),
                 entry.task.clone(),
                 entry.owed.to_string(),
-                entry.consumed.to_string(),
+                match entry.uses {
+                    Some(uses) => format!("{} of {} uses, {} each", entry.consumed, uses.committed, uses.each),
+                    None => entry.consumed.to_string(),
+                },
                 entry.live.to_string(),
                 dropped.join(", "),
                 yes(entry.balanced()),

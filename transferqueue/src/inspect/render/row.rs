@@ -105,5 +105,6 @@ fn standing(task: &RowTask) -> String {
         let SavedView { worker, tokens, bytes } = saved;
         format!("{tokens} tokens ({}) saved by {worker} for whoever resumes it", super::bytes(*bytes))
     });
-    [Some(words), failed, saved].into_iter().flatten().collect::<Vec<_>>().join("; ")
+    let used = task.uses.map(|(used, each)| format!("used {used} of {each} times"));
+    [Some(words), used, failed, saved].into_iter().flatten().collect::<Vec<_>>().join("; ")
 }

@@ -26,6 +26,8 @@ pub(super) struct Oracle {
     /// Calls that had an effect.
     calls: BTreeSet<(SessionId, u64)>,
     consumed: BTreeSet<(TaskId, RowId)>,
+    /// Commits of rows that are used several times.
+    uses: BTreeMap<(TaskId, RowId), u32>,
     /// The log's position behind the last call that was answered.
     heard: u64,
     /// Puts whose place somebody was told, and that nothing has named yet.
@@ -37,12 +39,16 @@ pub(super) struct Oracle {
 impl Oracle {
     pub(super) fn new(drive: Drive) -> Self {
         let (records, calls, consumed) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        let (heard, placed) = (0, BTreeMap::new());
-        Self { drive, read: 0, records, calls, consumed, heard, placed, lost_sessions: 0, expired: 0 }
+        let (uses, heard, placed) = (BTreeMap::new(), 0, BTreeMap::new());
+        Self { drive, read: 0, records, calls, consumed, uses, heard, placed, lost_sessions: 0, expired: 0 }
     }
 
     pub(super) fn consumed(&self) -> u64 {
         self.consumed.len() as u64
+    }
+
+    pub(super) fn used_again(&self) -> u64 {
+        self.uses.values().map(|uses| u64::from(uses - 1)).sum()
     }
 
     /// A call was answered: what it did outlives the store's process from now on.
@@ -116,12 +122,26 @@ impl Oracle {
             }
             // A training task's rows are consumed by the publication, which counts them itself.
             Event::RowsCommitted { task, rows, .. } if store.definition().tasks[task.0 as usize].trains.is_none() => {
-                rows.iter().for_each(|row| self.consume(*task, row));
+                let reuse = store.definition().tasks[task.0 as usize].reuse;
+                rows.iter().for_each(|row| self.count(*task, row, reuse));
             }
             Event::SessionEnded { lost: true, .. } => self.lost_sessions += 1,
             Event::RowsReturned { why: crate::catalog::event::Returned::Expired, .. } => self.expired += 1,
             _ => {}
         }
+    }
+
+    /// A row was committed; the last use consumes it, and one more would be one too many.
+    fn count(&mut self, task: TaskId, row: RowId, reuse: u32) {
+        if reuse > 1 {
+            let uses = self.uses.entry((task, row)).or_insert(0);
+            *uses += 1;
+            assert!(*uses <= reuse, "row {row} is used {uses} times of {reuse} by task {task}");
+            if *uses < reuse {
+                return;
+            }
+        }
+        self.consume(task, row);
     }
 
     pub(super) fn consume(&mut self, task: TaskId, row: RowId) {

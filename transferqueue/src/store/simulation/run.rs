@@ -25,7 +25,7 @@ use crate::{
     catalog::{
         Trained,
         command::{Command, Request},
-        definition::{Definition, OnLost, Poison, Sampling},
+        definition::{Definition, OnLost, Poison, Sampling, Task},
     },
     ids::{PartitionId, TaskId},
     link::Link,
@@ -103,6 +103,7 @@ pub(super) struct Ended {
     broken: u64,
     steps: u64,
     consumed: u64,
+    used_again: u64,
     lost_packets: u64,
     repeated_packets: u64,
     lost_sessions: u64,
@@ -124,6 +125,7 @@ impl AddAssign for Ended {
         self.broken += other.broken;
         self.steps += other.steps;
         self.consumed += other.consumed;
+        self.used_again += other.used_again;
         self.lost_packets += other.lost_packets;
         self.repeated_packets += other.repeated_packets;
         self.lost_sessions += other.lost_sessions;
@@ -141,7 +143,8 @@ impl AddAssign for Ended {
 impl Ended {
     pub(super) fn reached_everything(&self) -> bool {
         let hard = [self.finished, self.broken, self.lost_packets, self.repeated_packets, self.lost_sessions];
-        let lives = [self.restarts, self.crashes, self.torn_records, self.held_again, self.guests_ended];
+        let lives =
+            [self.restarts, self.crashes, self.torn_records, self.held_again, self.guests_ended, self.used_again];
         hard.iter().chain(&lives).all(|n| *n > 0) && self.expired_leases > 0 && self.resumed_rows > 0
     }
 }
@@ -150,12 +153,13 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} finished, {} stopped by a row, {} with a failed disk; {} steps, {} rows consumed, {} packets lost, {} repeated, {} sessions lost, {} leases expired, {} rows resumed; {} restarts of the store, {} of them with the machine, {} torn records, {} puts held again, {} sessions of its own ended",
+            "{} finished, {} stopped by a row, {} with a failed disk; {} steps, {} rows consumed, {} used again before, {} packets lost, {} repeated, {} sessions lost, {} leases expired, {} rows resumed; {} restarts of the store, {} of them with the machine, {} torn records, {} puts held again, {} sessions of its own ended",
             self.finished,
             self.stopped,
             self.broken,
             self.steps,
             self.consumed,
+            self.used_again,
             self.lost_packets,
             self.repeated_packets,
             self.lost_sessions,
@@ -180,6 +184,8 @@ fn definition(random: &mut Random) -> Definition {
         task.on_poison = *random.pick(&[Poison::Drop, Poison::Drop, Poison::Stop]);
         task.sampling = *random.pick(&[Sampling::Sequential, Sampling::Shuffled]);
     }
+    let (reads, reuse) = (vec!["response".to_owned()], random.range(2, 3) as u32);
+    definition.tasks.push(Task { reads, reuse, ..Task::new("replay", "samples") });
     definition
 }
 
@@ -206,7 +212,7 @@ impl Simulation {
         let lasts = durability > Durability::None;
         let roles = [Role::Source { prompts: 4 * cycles + random.below(3) }]
             .into_iter()
-            .chain((0..4).flat_map(|task| {
+            .chain((0..5).flat_map(|task| {
                 let count = if task == 3 { 1 } else { random.range(1, 2) };
                 (0..count).map(move |_| Role::Stage(TaskId(task)))
             }))
@@ -491,6 +497,7 @@ impl Simulation {
             broken: u64::from(!whole),
             steps: self.steps,
             consumed: self.oracle.consumed(),
+            used_again: self.oracle.used_again(),
             lost_packets: self.network.lost,
             repeated_packets: self.network.repeated,
             lost_sessions: self.oracle.lost_sessions,

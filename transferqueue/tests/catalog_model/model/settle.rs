@@ -50,7 +50,8 @@ impl Model {
             self.groups.push(Group { prompt, version, cut: None, retired: false, gone: false });
             let waiting = For::Waiting;
             let tasks = [For::Ready, waiting, For::Undecided, waiting, waiting, waiting];
-            let row = Row { tasks, cells: [Cell::Absent; COLUMNS], long: false, attempts: 0, dropped: false };
+            let (cells, uses) = ([Cell::Absent; COLUMNS], [0; TASKS]);
+            let row = Row { tasks, cells, long: false, uses, attempts: 0, dropped: false };
             self.rows.extend([row.clone(), row]);
         }
         if self.over() || self.closed && self.next_prompt == self.prompts.len() {
