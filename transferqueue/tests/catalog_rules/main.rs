@@ -17,4 +17,5 @@ mod replays;
 mod reuse;
 mod schedules;
 mod validation;
+mod weights;
 mod writes;
