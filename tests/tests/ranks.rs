@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::Value;
 use tq_tests::Workplace;
+use transferqueue::{catalog::Catalog, log};
 
 const APART: &str = "workers={all: {stages: \"*\", kind: processes}}";
 const TWO: &str = "stages.actor.ranks=2";
@@ -130,7 +131,32 @@ fn losses(place: &Workplace) -> Vec<(u64, String, String)> {
     lines.iter().filter_map(of).collect()
 }
 
+/// Of the run's log, record by record: every version alive has a reason, at most one is being published beside them, and no
+/// byte of weights is held for anything else.
+fn assert_weights_stay_within_their_allowance(place: &Workplace, what: &str) {
+    let mut catalog: Option<Catalog> = None;
+    let mut published = 0;
+    for entry in log::surviving(&place.run_file("small", "events")).expect("event log") {
+        let record = entry.expect("a whole record").record;
+        match &mut catalog {
+            None => catalog = Some(Catalog::open(&record).expect("the first record")),
+            Some(catalog) => drop(catalog.replay(&record).expect("the next record")),
+        }
+        for view in catalog.as_ref().expect("opened above").state().weights() {
+            let newest = view.versions.iter().map(|version| version.bytes).max().unwrap_or(0);
+            let alive = view.versions.len() as u64;
+            assert!(view.versions.iter().all(|version| !version.reasons.is_empty()), "{what}: {view}");
+            assert!(view.publishing.len() <= 1, "{what}: {view}");
+            // A version is as large as the next: what is published begins at nothing.
+            assert!(newest == 0 || view.bytes <= (alive + 1) * newest, "{what}: {view}");
+            published = published.max(view.versions.last().map_or(0, |version| version.version));
+        }
+    }
+    assert_eq!(published, 4, "{what}");
+}
+
 fn assert_whole(place: &Workplace, what: &str) {
+    assert_weights_stay_within_their_allowance(place, what);
     assert_eq!(place.trained("small").len(), ROWS, "{what}");
     place.assert_ledger_balances("small");
     for step in 1..=4 {

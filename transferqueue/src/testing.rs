@@ -80,6 +80,7 @@ pub(crate) fn training(cycles: u64) -> Definition {
             on_publication: OnPublication::Finish,
         }),
         budget: None,
+        weights: None,
     }
 }
 

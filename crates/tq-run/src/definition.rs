@@ -52,6 +52,7 @@ pub(crate) fn definition(phase: &Phase, plan: &plan::Plan) -> Result<Definition>
         models,
         schedule: Some(cycles(phase)?),
         budget: plan.store.budget,
+        weights: plan.store.weights,
     })
 }
 

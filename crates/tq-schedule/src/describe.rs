@@ -1,5 +1,6 @@
 //! The plan as text, for `--dry-run`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use transferqueue::Durability;
@@ -46,7 +47,8 @@ impl Plan {
         let budget = self.store.budget.map_or_else(|| "no limit".into(), bytes);
         let spill =
             if self.store.spill.is_some() { ", beyond it readers outside the run are served from files" } else { "" };
-        line(text, format!("store budget: {budget}{spill}; {}", survives(&self.store)));
+        let weights = self.store.weights.map_or_else(|| "no limit".into(), bytes);
+        line(text, format!("store budget: {budget}{spill}, weights: {weights}; {}", survives(&self.store)));
         for phase in &self.phases {
             text.push('\n');
             phase.describe(text);
@@ -121,6 +123,7 @@ impl Phase {
                 }
             ),
         );
+        fact("weights", self.weights());
         let needs = [
             ("critic", self.needs.critic),
             ("reference", self.needs.reference),
@@ -131,6 +134,26 @@ impl Phase {
         fact("needs", if needs.is_empty() { "nothing extra".into() } else { needs.join(", ") });
         self.describe_partitions(text);
         self.describe_tasks(text);
+    }
+
+    /// Versions of a model's weights that are in memory at one time.
+    fn weights(&self) -> String {
+        let (a, schedule) = (&self.arithmetic, &self.schedule);
+        let flying = match (schedule.weights, schedule.order) {
+            _ if a.groups_ahead == 0 => String::new(),
+            (WeightsRule::AtLeast, _) => String::new(),
+            (WeightsRule::Exact, Order::Admission) => {
+                format!(", {} more that groups in flight need", a.groups_ahead.div_ceil(a.groups_per_cycle))
+            }
+            (WeightsRule::Exact, Order::Completion) => ", those that groups in flight need".to_owned(),
+        };
+        let initial = self.tasks.values().filter_map(|task| task.model.as_ref());
+        let initial = initial.filter(|model| model.version == Some(Version::Initial)).map(|model| model.name.as_str());
+        let initial: BTreeSet<&str> = initial.collect();
+        let initial: String = initial.iter().map(|model| format!(", {model}@0")).collect();
+        format!(
+            "2 versions of a model (the newest, the one being published){flying}{initial}, and what is pinned; its bytes are known once it is loaded"
+        )
     }
 
     fn describe_partitions(&self, text: &mut String) {

@@ -404,11 +404,12 @@ pub(crate) struct External {
     pub(crate) columns: Vec<String>,
 }
 
-/// `store: {budget: 512MiB, spill: true, patience: 60, units: 2, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
+/// `store: {budget: 512MiB, weights: 4GiB, spill: true, patience: 60, units: 2, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
     pub(crate) budget: Option<Bytes>,
+    pub(crate) weights: Option<Bytes>,
     pub(crate) spill: Option<Spill>,
     pub(crate) patience: Option<u64>,
     pub(crate) units: Option<usize>,

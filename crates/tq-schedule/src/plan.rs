@@ -91,6 +91,9 @@ pub enum WorkerKind {
 pub struct Store {
     /// Bytes that rows may reserve; `None`: no limit.
     pub budget: Option<u64>,
+    /// Bytes that weights of all models may hold; `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<u64>,
     /// Where cells go that leave memory; `None`: they stay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spill: Option<Spill>,

@@ -23,6 +23,9 @@ pub struct Definition {
     pub schedule: Option<Schedule>,
     /// Bytes that admitted rows may hold or have reserved. `None`: no limit.
     pub budget: Option<u64>,
+    /// Bytes that weights of all models may hold: a put beyond is refused. `None`: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<u64>,
 }
 
 /// A named table of rows.

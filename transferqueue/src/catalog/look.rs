@@ -17,7 +17,6 @@ use super::{
     },
     views::{
         ColumnView, LeaseView, LedgerEntry, LiveRun, PartitionView, ScheduleView, SessionView, TaskLoss, TaskView,
-        VersionView,
     },
 };
 use crate::ids::{ColumnId, LeaseId, Millis, PartitionId, RowId, Rows, SessionId, TaskId};
@@ -177,24 +176,6 @@ impl State {
             batches: batches.collect(),
             over: self.over(),
         })
-    }
-
-    /// Every live weight version.
-    pub fn weights(&self) -> Vec<VersionView> {
-        let mut views = Vec::new();
-        for (definition, model) in self.definition.models.iter().zip(&self.models) {
-            for (&version, found) in &model.live {
-                let name = |session: &SessionId| self.sessions.get(session).map(|session| session.name.clone());
-                views.push(VersionView {
-                    model: definition.name.clone(),
-                    version,
-                    lineage: found.lineage,
-                    partition: self.tables.get(&found.partition).map_or_else(String::new, |table| table.name.clone()),
-                    pinned_by: found.pins.keys().filter_map(name).collect(),
-                });
-            }
-        }
-        views
     }
 
     /// All live rows of a partition, in order.

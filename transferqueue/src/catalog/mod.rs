@@ -34,6 +34,7 @@ pub mod limits;
 pub mod predicate;
 pub mod views;
 pub mod wait;
+pub mod weights;
 
 mod apply;
 mod bits;

@@ -78,6 +78,10 @@ pub enum Refusal {
     Reason(String),
     #[error("{found}; {hint}")]
     Offer { found: String, hint: String },
+    #[error(
+        "weights: {more} bytes more for `{partition}` beside the {held} that are held exceed the limit of {ceiling} (store.weights); alive are {alive}; let pins go, lower the lag, or raise the limit"
+    )]
+    Weights { partition: String, more: u64, held: u64, ceiling: u64, alive: String },
     #[error("version {version} of model `{model}` is not there: {found}")]
     Version { model: String, version: u64, found: String },
     #[error("the run is stopped: row {row} failed too often in task `{task}`: {error}")]

@@ -47,6 +47,7 @@ impl State {
             within(self.verify_reuse(cursor))?;
         }
         self.verify_leases()?;
+        self.verify_weights()?;
         self.verify_schedule()
     }
 
@@ -263,6 +264,19 @@ impl State {
         let of_sessions: usize = self.sessions.values().map(|session| session.leases.len()).sum();
         equal(|| "leases of tasks".into(), of_tasks, self.leases.len())?;
         equal(|| "leases of sessions".into(), of_sessions, self.leases.len())
+    }
+
+    /// Every live version has a reason, and its weights are there.
+    fn verify_weights(&self) -> Verdict {
+        for version in self.weights().into_iter().flat_map(|view| view.versions) {
+            let (model, number) = (&version.model, version.version);
+            holds(
+                || format!("version {number} of `{model}` is alive and nobody needs it"),
+                !version.reasons.is_empty(),
+            )?;
+            holds(|| format!("version {number} of `{model}` has no weights"), !version.partition.is_empty())?;
+        }
+        Ok(())
     }
 
     fn verify_schedule(&self) -> Verdict {

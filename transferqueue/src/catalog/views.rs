@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{command::RowHead, definition::Grain, wait::Wait};
+use super::{command::RowHead, definition::Grain, wait::Wait, weights::Reason};
 use crate::ids::{ChunkId, ColumnId, LeaseId, PartitionId, RowId, SessionId, TaskId};
 
 /// One line of the ledger: owed = consumed + live + dropped, always; `live` is counted from the task's bitmap.
@@ -216,6 +216,12 @@ pub struct VersionView {
     pub partition: String,
     /// Sessions that pin it, by name.
     pub pinned_by: Vec<String>,
+    /// Bytes of its weights.
+    #[serde(default)]
+    pub bytes: u64,
+    /// Why it is alive.
+    #[serde(default)]
+    pub reasons: Vec<Reason>,
 }
 
 /// Consecutive sealed, held cells of one column in one chunk.

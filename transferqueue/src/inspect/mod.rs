@@ -176,7 +176,7 @@ pub fn answer(store: &Store, request: &Request) -> Reply {
                 sessions.iter_mut().for_each(|session| session.shorten(MAX_LEASES));
                 Reply::Sessions(sessions)
             }
-            Request::Versions => Reply::Versions(first(store.with_state(|state, _| state.weights())?)),
+            Request::Versions => Reply::Versions(first(store.with_state(|state, _| state.versions_alive())?)),
             Request::Peek { partition, rows, columns } => {
                 return peek::peek(store, partition, rows.as_deref(), columns)
                     .map(|peeked| peeked.map_or_else(Reply::Error, Reply::Peek));

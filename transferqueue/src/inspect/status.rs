@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    catalog::views::{ColumnView, ScheduleView},
+    catalog::{
+        views::{ColumnView, ScheduleView},
+        weights::WeightsView,
+    },
     error::Error,
     ids::ColumnId,
     store::Store,
@@ -35,6 +38,9 @@ pub struct Status {
     pub leased: u64,
     /// Bytes in memory.
     pub bytes: ColumnBytes,
+    /// Weights of every model: what is alive, and why.
+    #[serde(default)]
+    pub weights: Vec<WeightsView>,
     /// How bytes travel.
     pub transport: String,
     /// Why it is being stopped.
@@ -59,6 +65,7 @@ impl Status {
                 leased: sessions.iter().map(|session| session.rows).sum(),
                 sessions: sessions.len() as u64,
                 bytes,
+                weights: state.weights(),
                 transport,
                 stopped,
             }

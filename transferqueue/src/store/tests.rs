@@ -441,7 +441,7 @@ fn a_pin_waits_for_its_version_and_unpins_when_dropped() {
     testing::publish(&store.session("trainer").unwrap(), None, 0);
     let pinned = waiting.join().unwrap();
     assert_eq!((pinned.version().version, pinned.read(&["data"]).unwrap().len()), (0, 1));
-    let pins = |store: &Store| store.with_state(|state, _| state.weights()[0].pinned_by.clone()).unwrap();
+    let pins = |store: &Store| store.with_state(|state, _| state.versions_alive()[0].pinned_by.clone()).unwrap();
     assert_eq!(pins(&store), ["rollout"]);
     drop(pinned);
     assert_eq!(pins(&store), [""; 0]);

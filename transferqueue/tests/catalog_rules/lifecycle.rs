@@ -76,6 +76,22 @@ fn a_column_without_readers_stays_until_its_row_retires() {
 }
 
 #[test]
+fn a_reader_that_comes_last_finds_what_it_reads_and_nothing_else() {
+    let mut def = grpo(1, schedule(1, 1, 0, 1));
+    def.tasks.push(task("late", "samples", Grain::Row, &["responses"], &[]));
+    let mut world = World::new(def);
+    let s = world.session("s");
+    world.put(s, "prompts", 1).unwrap();
+    world.offer(s, "policy", None).unwrap();
+    ["rollout", "reward", "advantage", "actor"].into_iter().for_each(|task| drop(world.work(s, task, 1)));
+    world.offer(s, "policy", Some(0)).unwrap();
+    let live = |world: &World| ["responses", "scores", "advantages"].map(|name| column(world, name).bytes_live);
+    assert_eq!((live(&world), world.live("samples")), ([4, 0, 0], 1));
+    world.work(s, "late", 1);
+    assert_eq!((live(&world), world.live("samples"), world.live("prompts")), ([0, 0, 0], 0, 0));
+}
+
+#[test]
 fn a_chunk_is_freed_when_its_last_cell_is_dead_and_the_account_says_what_it_waits_for() {
     let (mut world, s) = two_readers(false);
     world.work(s, "second", 4);

@@ -18,4 +18,5 @@ mod reuse;
 mod saves;
 mod schedules;
 mod validation;
+mod weights;
 mod writes;

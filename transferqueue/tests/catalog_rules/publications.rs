@@ -27,7 +27,7 @@ fn stream(world: &mut World, s: SessionId) {
 }
 
 fn versions(world: &World, model: &str) -> Vec<(u64, String)> {
-    let views = world.catalog.state().weights();
+    let views = world.catalog.state().versions_alive();
     views.into_iter().filter(|v| v.model == model).map(|v| (v.version, v.partition)).collect()
 }
 

@@ -99,11 +99,11 @@ fn a_slow_round_holds_the_next_ones_back_and_their_weights_alive() {
     for number in 0..3 {
         cycle(&mut world, s, number);
     }
-    let versions: Vec<u64> = world.catalog.state().weights().iter().map(|view| view.version).collect();
+    let versions: Vec<u64> = world.catalog.state().versions_alive().iter().map(|view| view.version).collect();
     assert_eq!(versions, [0, 1, 2, 3], "each round samples with the version it is of");
     let rounds: Vec<u64> = (0..4).map(|_| round(&mut world, s)).collect();
     assert_eq!(rounds, [0, 1, 2, 3]);
-    let versions: Vec<u64> = world.catalog.state().weights().iter().map(|view| view.version).collect();
+    let versions: Vec<u64> = world.catalog.state().versions_alive().iter().map(|view| view.version).collect();
     assert_eq!(versions, [3]);
 }
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use transferqueue::{
     ChunkId, Column, ColumnId, Dtype, Kind, LeaseId, Millis, ModelId, PartitionId, RowId, Rows, SessionId, TaskId,
-    catalog::{Catalog, Event, Publication, Record, Refusal, Wake, command::*, definition::*, wait::Wait},
+    catalog::{Catalog, Event, Publication, Record, Refusal, Wake, apply, command::*, definition::*, wait::Wait},
 };
 
 /// A saved row: the place of its cells, and the versions of its tokens.
@@ -385,12 +385,30 @@ impl World {
         }
         assert!(replayed.unwrap().state() == self.catalog.state(), "the replayed state differs");
     }
+
+    /// Applies the log event by event: after each, every column's account and every line of the ledger balances.
+    fn assert_balanced_throughout(&self) {
+        let Some((first, rest)) = self.log.split_first().filter(|_| self.verify) else { return };
+        let mut state = Catalog::open(first).unwrap().state().clone();
+        for event in rest.iter().flat_map(|record| &record.events) {
+            apply(&mut state, event);
+            for column in state.columns() {
+                let parts = column.bytes_live + column.bytes_dead_in_chunk + column.bytes_freed_total;
+                assert_eq!(column.bytes_written_total, parts, "{column:?} after {event:?}");
+            }
+            for entry in state.ledger() {
+                assert!(entry.balanced(), "{entry:?} after {event:?}");
+            }
+        }
+        assert_eq!(state.columns(), self.catalog.state().columns());
+    }
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if !std::thread::panicking() {
             self.assert_replays();
+            self.assert_balanced_throughout();
         }
     }
 }
@@ -455,5 +473,6 @@ pub fn grpo(n: u32, plan: Schedule) -> Definition {
         models: vec![Model { name: "policy".into(), keep_initial: false }],
         schedule: Some(plan),
         budget: None,
+        weights: None,
     }
 }

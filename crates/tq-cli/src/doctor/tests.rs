@@ -126,6 +126,7 @@ fn status() -> Status {
         sessions: 1,
         leased: 0,
         bytes: ColumnBytes::default(),
+        weights: Vec::new(),
         transport: "local".into(),
         stopped: None,
     }

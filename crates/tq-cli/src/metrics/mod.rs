@@ -72,6 +72,7 @@ pub(crate) fn exposition(views: &Views) -> String {
     run(&mut page, views);
     rows(&mut page, views);
     bytes(&mut page, views);
+    weights(&mut page, views);
     people(&mut page, views);
     let mut text = String::new();
     for Family { name, kind, help, values } in page.families {
@@ -187,6 +188,24 @@ fn bytes(page: &mut Page, views: &Views) {
         page.gauge("tq_budget_bytes", "The limit of bytes of admitted rows.", one(budget.bytes as f64));
         page.gauge("tq_budget_used_bytes", "Bytes that count against the limit.", one(budget.used as f64));
     }
+}
+
+/// Weights and trainers' states, by model.
+fn weights(page: &mut Page, views: &Views) {
+    let of = || views.status.weights.iter();
+    let bytes = of().flat_map(|view| {
+        let publishing = view.publishing.iter().map(|part| part.bytes).sum();
+        let states =
+            [("live", view.bytes - publishing), ("publishing", publishing), ("trainer_state", view.state_bytes)];
+        states.map(|(state, n)| (labels(&[("model", &view.model), ("state", state)]), n as f64))
+    });
+    page.gauge(
+        "tq_weights_bytes",
+        "Bytes of weights: live versions, those being published, and trainers' states.",
+        bytes,
+    );
+    let versions = of().map(|view| (labels(&[("model", &view.model)]), view.versions.len() as f64));
+    page.gauge("tq_weight_versions", "Weight versions alive.", versions);
 }
 
 /// Workers and what is wrong with their rows.

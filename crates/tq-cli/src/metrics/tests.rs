@@ -4,7 +4,10 @@ use std::{
     net::TcpStream,
 };
 
-use transferqueue::inspect::Client;
+use transferqueue::{
+    catalog::weights::{Publishing, WeightsView},
+    inspect::Client,
+};
 
 use super::*;
 use crate::tests::{Job, job};
@@ -32,6 +35,23 @@ fn the_page_says_what_the_tables_say() {
         "tq_sessions 1",
         "tq_poisoned 0",
         "# TYPE tq_task_consumed_total counter",
+    ] {
+        assert!(page.lines().any(|found| found == line), "{line}: {page}");
+    }
+}
+
+#[test]
+fn weights_are_counted_by_model_and_state() {
+    let mut views = Views::get(&mut Client::connect(&job().folder().join("control.sock")).unwrap()).unwrap();
+    let publishing = vec![Publishing { partition: "weights/policy/0.1".into(), bytes: 30, by: Some("actor-0".into()) }];
+    let (model, versions) = ("policy".to_owned(), Vec::new());
+    views.status.weights = vec![WeightsView { model, bytes: 130, state_bytes: 70, versions, publishing }];
+    let page = exposition(&views);
+    for line in [
+        "tq_weights_bytes{model=\"policy\",state=\"live\"} 100",
+        "tq_weights_bytes{model=\"policy\",state=\"publishing\"} 30",
+        "tq_weights_bytes{model=\"policy\",state=\"trainer_state\"} 70",
+        "tq_weight_versions{model=\"policy\"} 0",
     ] {
         assert!(page.lines().any(|found| found == line), "{line}: {page}");
     }

@@ -50,6 +50,7 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
     }
     let store = Store {
         budget: given.budget.map(|bytes| bytes.0),
+        weights: given.weights.map(|bytes| bytes.0),
         spill,
         patience,
         units: given.units,

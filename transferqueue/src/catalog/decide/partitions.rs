@@ -85,6 +85,7 @@ pub(super) fn put(state: &State, id: PartitionId, rows: &[NewRow], cells: &[Cell
     if rows.is_empty() {
         return Ok(Decision::nothing(Reply::Put(Rows::default())));
     }
+    state.weights_fit(table, cells.iter().map(|write| write.sizes.total(write.rows.len())).sum())?;
     if let Some(capacity) = capacity
         && state.waiting_rows(table) >= capacity
     {

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     super::{
-        definition::WeightRule,
         event::Event,
         state::{Scratch, State},
     },
@@ -35,14 +34,8 @@ pub(crate) fn due(state: &State) -> Vec<Event> {
 fn retired(state: &State) -> Vec<Event> {
     let mut gone: BTreeSet<(ModelId, u64)> = BTreeSet::new();
     for (id, model) in (0..).map(ModelId).zip(&state.models) {
-        let keep_initial = state.definition.models[usize::from(id.0)].keep_initial;
-        let newest = model.newest().map(|(version, _)| version);
-        for (&version, found) in &model.live {
-            let kept = Some(version) == newest || version == 0 && keep_initial || !found.pins.is_empty();
-            if !kept && !needed(state, version) {
-                gone.insert((id, version));
-            }
-        }
+        let needless = model.live.keys().filter(|version| state.reasons(id, **version).is_empty());
+        gone.extend(needless.map(|version| (id, *version)));
     }
     let mut named: BTreeMap<PartitionId, bool> = BTreeMap::new();
     for (id, model) in (0..).map(ModelId).zip(&state.models) {
@@ -53,18 +46,6 @@ fn retired(state: &State) -> Vec<Event> {
     let deleted = named.iter().filter(|(id, needed)| !**needed && state.tables.contains_key(id));
     let deleted = deleted.map(|(&partition, _)| Event::PartitionDeleted { partition });
     gone.iter().map(|&(model, version)| Event::VersionRetired { model, version }).chain(deleted).collect()
-}
-
-/// Whether rows that are not sampled (or trained) yet are bound to a version.
-fn needed(state: &State, version: u64) -> bool {
-    let exact = |p: &super::super::state::cycle::Progress| {
-        p.plan.weights == WeightRule::Exact && p.needed.contains_key(&version)
-    };
-    let rounds = state.tables.values().filter_map(|table| table.expansion.as_ref());
-    state.progress.as_ref().is_some_and(exact)
-        || rounds.into_iter().any(|expansion| {
-            expansion.due.contains(&version) || expansion.round.as_ref().is_some_and(|r| r.version == version)
-        })
 }
 
 /// Chunks without a live cell, and those of deleted partitions.

@@ -3,7 +3,10 @@
 mod row;
 
 use super::{Cell, Discard, Peek, Reply, Status};
-use crate::catalog::views::{FailedRow, HealthView, LedgerEntry, PoisonedRow, TaskView};
+use crate::catalog::{
+    views::{FailedRow, HealthView, LedgerEntry, PoisonedRow, TaskView},
+    weights::WeightsView,
+};
 
 impl Reply {
     /// The answer as a table for people.
@@ -66,7 +69,7 @@ impl Reply {
                 }),
             ),
             Self::Versions(versions) => {
-                let head = ["model", "version", "lineage", "partition", "pinned by"];
+                let head = ["model", "version", "lineage", "partition", "bytes", "alive because"];
                 grid(
                     &head,
                     versions.iter().map(|v| {
@@ -75,7 +78,8 @@ impl Reply {
                             v.version.to_string(),
                             v.lineage.to_string(),
                             v.partition.clone(),
-                            v.pinned_by.join(", "),
+                            bytes(v.bytes),
+                            v.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
                         ]
                     }),
                 )
@@ -171,10 +175,21 @@ fn status(status: &Status) -> String {
         ("events", status.seq.to_string()),
         ("transport", status.transport.clone()),
     ]);
+    lines.extend(status.weights.iter().map(|view| ("weights", weights(view))));
     if let Some(reason) = &status.stopped {
         lines.push(("stopping", reason.clone()));
     }
     lines.iter().map(|(name, value)| format!("{name:<10} {value}\n")).collect()
+}
+
+/// A model's weights in short: `tq-cli versions` has them one by one.
+fn weights(view: &WeightsView) -> String {
+    let alive: Vec<String> = view.versions.iter().map(|version| version.version.to_string()).collect();
+    let publishing: u64 = view.publishing.iter().map(|part| part.bytes).sum();
+    let (model, held, state) = (&view.model, bytes(view.bytes), bytes(view.state_bytes));
+    let publishing =
+        if publishing > 0 { format!(", {} of it being published", bytes(publishing)) } else { String::new() };
+    format!("{model} {held} (versions {}){publishing}, and {state} of trainer states", alive.join(", "))
 }
 
 fn tasks(tasks: &[TaskView]) -> String {
