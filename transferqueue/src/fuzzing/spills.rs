@@ -46,7 +46,8 @@ pub fn spills(bytes: &[u8]) {
         }
     }
     chunks.iter().for_each(|(chunk, _)| unit.free(*chunk));
-    assert!(!path.exists(), "the file goes with its last chunk");
+    // One without any was let go before files went: the next life of the store deletes it.
+    assert!(chunks.is_empty() || !path.exists(), "the file goes with its last chunk");
 }
 
 /// Real spill files, of every kind of column, as [`spills`] takes them.
