@@ -42,9 +42,9 @@ bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md
 	@status=0; for name in plane catalog; do target/release/$$name || status=1; done; exit $$status
 
 sim: setup nextest ## 10,000 seeds each: schedules through the catalog, workers and faults around a served store; 20,000 histories beside a model
-	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run -p transferqueue -E 'test(simulation)' --success-output immediate
+	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run --workspace -E 'package(transferqueue) and test(simulation)' --success-output immediate
 	PROPTEST_CASES=20000 PROPTEST_RNG_SEED=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ') \
-	  $(CARGO) nextest run -p transferqueue -E 'binary(catalog_model)' --success-output immediate
+	  $(CARGO) nextest run --workspace -E 'binary(catalog_model)' --success-output immediate
 
 fuzz: ## fuzz every decoder of bytes from outside, FUZZ_SECONDS (600) each, under AddressSanitizer (docs/fuzzing.md)
 	scripts/fuzz.sh
