@@ -37,12 +37,19 @@ impl super::scope::Scope<'_> {
 
     /// Open cells of a row die, and what was saved of it with them.
     pub(super) fn forget(&mut self, row: RowId, columns: u64) {
+        // Nearly always: every row that is freed comes by here.
+        if self.table.open.is_empty() {
+            return;
+        }
         let open: u64 = self.table.open_in(row, columns).fold(0, |mask, (column, _)| mask | 1 << column);
         set_bits(open).for_each(|column| self.close(row, column));
     }
 
     /// An open cell of the row is gone: tasks of which it was the last one have nothing saved of it.
     pub(super) fn unsave(&mut self, row: RowId) {
+        if self.table.saved.is_empty() {
+            return;
+        }
         let (table, cursors) = (&*self.table, &*self.cursors);
         let empty = |task: &TaskId| table.open_in(row, cursors[task.0 as usize].writes).next().is_none();
         let gone: Vec<TaskId> = table.saved_of(row).map(|(task, _)| task).filter(empty).collect();
