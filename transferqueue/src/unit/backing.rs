@@ -12,7 +12,7 @@ use crate::{arrow_map, ids::ChunkId, schema::Column};
 pub(crate) enum Backing {
     /// Where whoever put them has allocated them.
     Heap,
-    /// In memory that other processes of the host can map.
+    /// In shared memory, in segments that are used again.
     Memory(Memory),
     /// In files that outlive the process.
     Files(Arena),

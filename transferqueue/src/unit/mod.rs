@@ -7,8 +7,8 @@
 //! view of its bytes), or a *write hold* (cells written, their event not yet decided). When the last lets go its
 //! memory goes. A chunk that no event ever named thus leaves with the hold of its writer.
 //!
-//! Where bytes are to outlive the process, or to be read in place by others of its host, each write is copied once into an
-//! arena (shared-mapped files, or shared memory), and pieces are views of it.
+//! Where bytes are to outlive the process, or to lie in pages that are there already, each write is copied once into an arena
+//! (shared-mapped files, or shared memory), and pieces are views of it.
 //!
 //! ```
 //! use transferqueue::{schema::{Column, Dtype, Kind}, unit::Unit, ColumnId, PartitionId};

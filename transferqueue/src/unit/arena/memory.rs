@@ -4,7 +4,7 @@
 //! of a segment are there before anything is written to it, and what is free again is given out before another segment is
 //! made. A range is freed by itself: a cell that stays long keeps its own range, and nothing of its neighbours.
 //!
-//! A segment is a file without a name (memfd): it goes with the last process that has it.
+//! A segment is a file without a name (memfd): it goes with the store's process, and with the last view of it.
 
 use std::{
     collections::BTreeMap,
