@@ -263,8 +263,11 @@ impl Shared {
                 hooks.iter_mut().for_each(|hook| hook(&publication));
             }
         }
-        // What the call named the catalog holds by now (or has refused for good).
-        if let (Sender::Wire { caller: Some((session, _)), .. }, false) = (sender, matches!(reply, Reply::NotYet(_))) {
+        // What the call named the catalog holds by now. Of a call without a record the store's next life knows nothing:
+        // sent again, it has to find what it names, so its cells stay until the writer lets them go or its session ends.
+        if let Some((session, _)) = record.as_ref().and_then(|record| record.call)
+            && matches!(sender, Sender::Wire { .. })
+        {
             core.held.named(session, &request.command);
         }
         for event in record.iter().flat_map(|record| &record.events) {

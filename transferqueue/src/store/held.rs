@@ -151,7 +151,7 @@ impl Held {
         })
     }
 
-    /// A command was answered: what it names is the catalog's now.
+    /// A command was answered, and the log says so: what it names is the catalog's now.
     pub(super) fn named(&mut self, session: SessionId, command: &Command) {
         self.let_go(session, cells(command).iter().map(|cell| (cell.chunk, cell.slot)));
     }

@@ -332,11 +332,30 @@ impl Simulation {
                 assert_eq!(column.bytes_live, 0, "seed {}: {column:?}", self.seed);
             }
         }
+        self.lose_the_dead();
+        let state = self.world.catalog.state();
         let declared = self.plan.definition.partitions.len();
         let live = state.partitions();
         let models = self.plan.definition.models.len();
         assert!(live.len() <= declared + 2 * models, "seed {}: {live:?}", self.seed);
         assert!(live[..declared].iter().all(|partition| partition.name == "prompts" || partition.closed), "{live:?}");
+    }
+
+    /// Workers that died and were replaced end with their time; what they had begun goes with them.
+    fn lose_the_dead(&mut self) {
+        let living: BTreeSet<_> = self
+            .workers
+            .iter()
+            .filter(|worker| !worker.dead)
+            .map(|worker| worker.session)
+            .chain([self.source])
+            .collect();
+        for _ in 0..4 {
+            living.iter().for_each(|session| drop(self.world.call(*session, Command::Heartbeat)));
+            self.world.pass(10_000);
+        }
+        let left = self.world.catalog.state().sessions(transferqueue::Millis(self.world.now));
+        assert!(left.iter().all(|view| living.contains(&view.session)), "seed {}: {left:?}", self.seed);
     }
 
     fn stuck(&self) -> String {
