@@ -190,9 +190,6 @@ impl Transport for Flight {
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
         let rows: u64 = pointer.runs.iter().map(|run| u64::from(run.len)).sum();
-        if rows == 0 {
-            return Ok(Vec::new());
-        }
         let incarnation = self.client.channels.incarnation();
         let ticket = Ticket { incarnation, columns: vec![Pointer::from(pointer)], rows };
         let (schema, arrays) = block_on(self.repeated(&pointer.name, "a get", || self.get_once(&ticket)))?;

@@ -23,7 +23,9 @@ pub(crate) mod flight;
 mod gang;
 mod lane;
 mod link;
+mod paths;
 mod runtime;
+mod shm;
 #[cfg(test)]
 mod tests;
 
@@ -37,9 +39,16 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 
+pub use self::paths::{Path, Traffic};
 pub use crate::wire::tls::ClientTls;
 
-use self::{channel::Channels, flight::Flight, lane::Lane};
+use self::{
+    channel::Channels,
+    flight::Flight,
+    lane::Lane,
+    paths::{Counts, Paths},
+    shm::{Otherwise, Shm},
+};
 use crate::{
     catalog::definition::Definition,
     error::Error,
@@ -49,7 +58,7 @@ use crate::{
     session::Session,
     transport::Transport,
     unit::Unit,
-    wire::{self, Hello, PROTOCOL, Welcome, action},
+    wire::{self, Hello, PROTOCOL, Welcome, action, shm::Enter},
 };
 
 /// How a client behaves.
@@ -65,6 +74,8 @@ pub struct Options {
     pub connections: usize,
     /// Largest message in bytes.
     pub message_bytes: usize,
+    /// Which way bytes may come.
+    pub path: Path,
     /// What is trusted and shown when the URL begins with `grpc+tls://`.
     pub tls: Option<ClientTls>,
 }
@@ -77,6 +88,7 @@ impl Default for Options {
             heartbeat: Duration::from_secs(5),
             connections: 2,
             message_bytes: MESSAGE_BYTES,
+            path: Path::Auto,
             tls: None,
         }
     }
@@ -96,6 +108,9 @@ struct Inner {
     received: Arc<AtomicU64>,
     /// Counts cells that are being appended to here, before they are put.
     open: Unit,
+    /// The store's memory, where it can be mapped.
+    shm: Option<Arc<Shm>>,
+    counts: Arc<Counts>,
 }
 
 impl Remote {
@@ -106,8 +121,9 @@ impl Remote {
     /// accepted, or another protocol.
     pub fn connect(url: &str, token: &str, options: Options) -> Result<Self, Error> {
         let until = Instant::now() + options.patience;
-        let mut channels = Channels::new(url, token.trim(), options)?;
-        let definition = runtime::block_on(async {
+        let (token, path, patience) = (token.trim(), options.path, options.patience);
+        let mut channels = Channels::new(url, token, options)?;
+        let (definition, near) = runtime::block_on(async {
             let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
             let answer = channels.question(action::HANDSHAKE, hello.encode_to_vec().into(), until).await?;
             let welcome: Welcome = channels.message(action::HANDSHAKE, &answer)?;
@@ -117,7 +133,11 @@ impl Remote {
             }
             channels.know(welcome.incarnation);
             let answer = channels.question(action::DEFINITION, Bytes::new(), until).await?;
-            channels.parse(action::DEFINITION, &answer)
+            Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm))
+        })?;
+        let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
+        let shm = near_memory(url, path, near, |address| {
+            Shm::new(address, enter, patience, channels.options().message_bytes)
         })?;
         let inner = Inner {
             channels,
@@ -125,6 +145,8 @@ impl Remote {
             lanes: Mutex::default(),
             received: Arc::default(),
             open: Unit::new(0, 0),
+            shm,
+            counts: Arc::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -134,8 +156,15 @@ impl Remote {
     /// # Errors
     /// As any call.
     pub fn session(&self, name: impl Into<String>) -> Result<Session, Error> {
-        let flight = |id| Arc::new(Flight::new(self.inner.clone(), id)) as Arc<dyn Transport>;
-        Session::open(Arc::new(self.clone()), flight, name.into())
+        let paths = |id| Arc::new(self.paths(id)) as Arc<dyn Transport>;
+        Session::open(Arc::new(self.clone()), paths, name.into())
+    }
+
+    /// The ways that bytes of a session come.
+    fn paths(&self, session: SessionId) -> Paths {
+        let (shm, counts) = (self.inner.shm.clone(), self.inner.counts.clone());
+        let (flight, path) = (Flight::new(self.inner.clone(), session), self.inner.channels.options().path);
+        Paths { flight, shm, path, counts }
     }
 
     /// The URL it is connected to.
@@ -172,10 +201,47 @@ impl Remote {
         runtime::block_on(self.inner.channels.question(action::PROGRAM, message.into(), until))
     }
 
+    /// How many gets came which way.
+    pub fn traffic(&self) -> Traffic {
+        self.inner.counts.traffic()
+    }
+
     /// Bytes of views that were received and are still open.
     pub fn bytes_received(&self) -> u64 {
         self.inner.received.load(std::sync::atomic::Ordering::Relaxed)
     }
+}
+
+/// The store's memory, if it offers any and this process may have it.
+///
+/// # Errors
+/// [`Error::Server`] when it is the only path allowed and cannot be had.
+fn near_memory(
+    url: &str,
+    path: Path,
+    near: Option<String>,
+    shm: impl FnOnce(&str) -> Shm,
+) -> Result<Option<Arc<Shm>>, Error> {
+    if path == Path::Flight {
+        return Ok(None);
+    }
+    let why = match near {
+        None => "the store keeps its bytes where no other process can map them".to_owned(),
+        Some(address) => {
+            let shm = shm(&address);
+            match shm.connect() {
+                Ok(()) => return Ok(Some(Arc::new(shm))),
+                Err(Otherwise::Elsewhere(why)) => why,
+                Err(Otherwise::Refused(error)) => error.to_string(),
+            }
+        }
+    };
+    if path == Path::Shm {
+        let why = format!("shared memory is the only path allowed and cannot be had: {why}; use `auto` to take others");
+        return Err(Error::Server { url: url.to_owned(), why });
+    }
+    tracing::debug!(url, why, "bytes come over Flight");
+    Ok(None)
 }
 
 impl Inner {

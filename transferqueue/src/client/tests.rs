@@ -19,19 +19,20 @@ use crate::{
 
 type Declared = Arc<Mutex<HashMap<PartitionId, Arc<Partition>>>>;
 
-/// A unit behind a server; what a catalog would know of its columns is declared by the suite.
-struct OverTheWire {
+/// A unit behind a server, with its bytes read over one path; what a catalog would know of its columns is declared by the
+/// suite.
+struct OverTheWire<const SHM: bool> {
     store: Store,
     remote: Remote,
-    transport: Flight,
+    transport: Paths,
     declared: Declared,
     _session: Session,
     _server: server::Server,
 }
 
-impl Fixture for OverTheWire {
+impl<const SHM: bool> Fixture for OverTheWire<SHM> {
     fn new(capacity: usize) -> Self {
-        let options = StoreOptions { chunk_bytes: capacity, ..StoreOptions::default() };
+        let options = StoreOptions { chunk_bytes: capacity, shared: SHM, ..StoreOptions::default() };
         let store = Store::create(Definition::default(), options).unwrap();
         let declared = Declared::default();
         let known = declared.clone();
@@ -41,11 +42,13 @@ impl Fixture for OverTheWire {
             program: None,
             incarnation: store.with_state(|state, _| state.incarnation()).unwrap(),
             message_bytes: MESSAGE_BYTES,
+            shm: None,
         };
         let server = server::start(service, &server::Options::default()).unwrap();
-        let remote = Remote::connect(server.url(), server.token(), Options::default()).unwrap();
+        let path = if SHM { Path::Shm } else { Path::Flight };
+        let remote = Remote::connect(server.url(), server.token(), Options { path, ..Options::default() }).unwrap();
         let session = remote.session("writer").unwrap();
-        let transport = Flight::new(remote.inner.clone(), session.id());
+        let transport = remote.paths(session.id());
         Self { store, remote, transport, declared, _session: session, _server: server }
     }
 
@@ -67,18 +70,24 @@ impl Fixture for OverTheWire {
 
     fn free(&self, chunk: ChunkId) {
         // The call that named the cells would have let their holds go.
-        self.transport.settle().unwrap();
+        self.transport.settle();
         self.store.units().free(chunk);
     }
 
     fn bytes_held(&self) -> u64 {
-        self.transport.settle().unwrap();
+        self.transport.settle();
         let total = self.store.units().stats().total();
         total.live + total.lingering + total.unsettled + self.remote.bytes_received()
     }
 }
 
-conformance::suite!(OverTheWire);
+conformance::suite!(OverTheWire<false>);
+
+mod through_shared_memory {
+    use super::*;
+
+    conformance::suite!(OverTheWire<true>);
+}
 
 #[test]
 fn a_run_over_the_wire_ends_as_the_same_run_in_one_process() {
@@ -117,4 +126,150 @@ fn several_threads_share_a_session_while_one_of_them_waits() {
     testing::publish(&session, None, 0);
     assert_eq!(waiting.join().unwrap(), 0);
     assert_eq!(session.born(PartitionId(0)).unwrap(), 4);
+}
+
+mod shm {
+    //! Readers of the same host.
+
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+
+    use super::*;
+    use crate::{
+        Outputs,
+        catalog::command::{ColumnRef, NewRow},
+        server::shm::{abstract_name, address},
+        transport::View,
+        wire::shm::{Ask, Question, Say, Word},
+    };
+
+    struct Served {
+        store: Store,
+        server: server::Server,
+        pointer: ColumnRef,
+    }
+
+    /// A store with the numbers 0, 1, 2, … in one column.
+    fn served(shared: bool, numbers: u32) -> Served {
+        let column = Column::new("number", Kind::Dense { dtype: Dtype::U32, shape: vec![] });
+        let jobs = Partition { name: "jobs".into(), columns: vec![column], birth: Birth::Put { capacity: None } };
+        let definition = Definition { partitions: vec![jobs], ..Definition::default() };
+        let store = Store::create(definition, StoreOptions { shared, ..StoreOptions::default() }).unwrap();
+        let server = server::serve(&store, &server::Options::default()).unwrap();
+        let session = store.session("feeder").unwrap();
+        let rows = vec![NewRow::default(); numbers as usize];
+        session
+            .put(PartitionId(0), rows, Outputs::new().dense("number", Vec::from_iter(0..numbers)), testing::soon())
+            .unwrap();
+        let (pointer, _) = store.resolve(PartitionId(0), None, &["number"]).unwrap();
+        Served { store, server, pointer: pointer.columns[0].clone() }
+    }
+
+    fn connect(served: &Served, path: Path) -> Result<Remote, Error> {
+        Remote::connect(served.server.url(), served.server.token(), Options { path, ..Options::default() })
+    }
+
+    fn numbers(views: &[View]) -> Vec<u32> {
+        let of = |view: &View| bytemuck::cast_slice(crate::arrow_map::leaf_bytes(view.array()).unwrap()).to_vec();
+        views.iter().flat_map(of).collect()
+    }
+
+    fn pinned(store: &Store) -> u64 {
+        store.units().stats().total().pinned
+    }
+
+    #[test]
+    fn no_byte_is_copied_and_the_store_keeps_what_is_read() {
+        let served = served(true, 1000);
+        let remote = connect(&served, Path::Auto).unwrap();
+        let session = remote.session("reader").unwrap();
+        let paths = remote.paths(session.id());
+        let views = paths.get(&served.pointer).unwrap();
+        assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
+        assert_eq!((remote.traffic(), remote.bytes_received()), (Traffic { shm: 1, flight: 0 }, 0));
+        assert!(pinned(&served.store) >= 4000);
+        // An array that outlives its view keeps the bytes as well.
+        let array = views[0].array().slice(7, 1);
+        drop(views);
+        paths.settle();
+        assert!(pinned(&served.store) >= 4000);
+        drop(array);
+        paths.settle();
+        assert_eq!(pinned(&served.store), 0);
+    }
+
+    #[test]
+    fn bytes_that_cannot_be_mapped_come_over_flight_unless_that_is_not_allowed() {
+        let served = served(false, 10);
+        let remote = connect(&served, Path::Auto).unwrap();
+        assert_eq!(numbers(&remote.paths(SessionId(1)).get(&served.pointer).unwrap()), (0..10).collect::<Vec<u32>>());
+        assert_eq!(remote.traffic(), Traffic { shm: 0, flight: 1 });
+        let error = connect(&served, Path::Shm).unwrap_err().to_string();
+        assert!(error.contains("shared memory is the only path allowed and cannot be had"), "{error}");
+    }
+
+    #[test]
+    fn what_a_reader_held_is_free_when_its_socket_ends_and_nobody_else_notices() {
+        let served = served(true, 1000);
+        let other = connect(&served, Path::Shm).unwrap();
+        let session = other.session("other").unwrap();
+        let (mut stream, port) = (raw(&served), port(&served));
+        assert!(matches!(asked(&mut stream, Question::Get((&served.pointer).into())), Word::Failure(_)), "not entered");
+        let wrong = Enter { token: "wrong".into(), incarnation: other.incarnation() };
+        assert!(matches!(asked(&mut stream, Question::Enter(wrong)), Word::Failure(_)));
+        let right = Enter { token: served.server.token().into(), incarnation: other.incarnation() };
+        assert!(matches!(asked(&mut stream, Question::Enter(right)), Word::Welcome(_)));
+        assert!(matches!(asked(&mut stream, Question::Get((&served.pointer).into())), Word::Segments(_)));
+        assert!(matches!(heard(&mut stream), Word::Granted(_)));
+        assert!(pinned(&served.store) >= 4000);
+        // No frame at all: what is granted stays granted as long as the reader may look at it.
+        stream.write_all(&[0xff; 64]).unwrap();
+        other.paths(session.id()).settle();
+        assert!(pinned(&served.store) >= 4000);
+        drop(stream);
+        let until = Instant::now() + Duration::from_secs(10);
+        while pinned(&served.store) > 0 {
+            assert!(Instant::now() < until, "still pinned 10 s after its reader has gone");
+            std::thread::yield_now();
+        }
+        assert_eq!(numbers(&other.paths(SessionId(1)).get(&served.pointer).unwrap()).len(), 1000, "port {port}");
+    }
+
+    #[test]
+    fn a_store_that_has_ended_leaves_what_was_read_as_it_was() {
+        let served = served(true, 1000);
+        let remote = connect(&served, Path::Shm).unwrap();
+        let views = remote.paths(SessionId(1)).get(&served.pointer).unwrap();
+        let pointer = served.pointer.clone();
+        drop(served);
+        assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
+        let error = remote.paths(SessionId(1)).get(&pointer).unwrap_err().to_string();
+        assert!(error.contains("shared memory is the only path allowed"), "{error}");
+    }
+
+    fn port(served: &Served) -> u16 {
+        served.server.url().rsplit(':').next().unwrap().parse().unwrap()
+    }
+
+    fn raw(served: &Served) -> UnixStream {
+        let incarnation = served.store.with_state(|state, _| state.incarnation()).unwrap();
+        UnixStream::connect_addr(&abstract_name(&address(incarnation, port(served))).unwrap()).unwrap()
+    }
+
+    fn asked(stream: &mut UnixStream, question: Question) -> Word {
+        let frame = Ask { question: Some(question) }.encode_to_vec();
+        stream.write_all(&(frame.len() as u32).to_le_bytes()).unwrap();
+        stream.write_all(&frame).unwrap();
+        heard(stream)
+    }
+
+    fn heard(stream: &mut UnixStream) -> Word {
+        let mut len = [0; 4];
+        stream.read_exact(&mut len).unwrap();
+        let mut frame = vec![0; u32::from_le_bytes(len) as usize];
+        stream.read_exact(&mut frame).unwrap();
+        Say::decode(frame.as_slice()).unwrap().word.unwrap()
+    }
 }

@@ -118,7 +118,11 @@ fn messages() -> Vec<Seed> {
     let definition = json(&*world.store.definition());
     let mut seeds = vec![
         behind(0, Hello { protocol: 1, features: vec!["flight".into()] }.encode_to_vec()),
-        behind(1, Welcome { protocol: 1, incarnation: 7, features: vec![], message_bytes: 1 << 20 }.encode_to_vec()),
+        behind(
+            1,
+            Welcome { protocol: 1, incarnation: 7, features: vec![], message_bytes: 1 << 20, shm: None }
+                .encode_to_vec(),
+        ),
         behind(2, call.encode_to_vec()),
         behind(3, Answer::new(Outcome::Reply(json(&reply))).encode_to_vec()),
         behind(3, Answer::new(Outcome::Failure(failure.clone())).encode_to_vec()),

@@ -70,7 +70,14 @@ impl World {
         let store = Store::still(definition, now.clone()).unwrap();
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
-        let service = Service { store: store.clone(), describe, program: None, incarnation: 7, message_bytes: 1 << 20 };
+        let service = Service {
+            store: store.clone(),
+            describe,
+            program: None,
+            incarnation: 7,
+            message_bytes: 1 << 20,
+            shm: None,
+        };
         Self { store, service, now, _session: None }
     }
 

@@ -174,6 +174,7 @@ fn welcome(service: &Service, hello: &Hello) -> Result<Welcome, Status> {
         incarnation: service.incarnation,
         features: vec!["flight".to_owned()],
         message_bytes: service.message_bytes as u64,
+        shm: service.shm.clone(),
     })
 }
 

@@ -10,7 +10,7 @@ use std::{
 use tonic::{Code, Request, Status, service::Interceptor};
 
 use super::{ServerError, socket::Admission};
-use crate::wire::{Failure, INCARNATION, Incarnation, Kind};
+use crate::wire::{Failure, INCARNATION};
 
 /// 32 random bytes in hexadecimal.
 pub(super) fn token() -> io::Result<String> {
@@ -72,8 +72,8 @@ impl Interceptor for Gate {
         if let Some(sent) = metadata.get(INCARNATION) {
             let expected = sent.to_str().ok().and_then(|text| text.parse().ok()).unwrap_or_default();
             if expected != self.incarnation {
-                let kind = Kind::Incarnation(Incarnation { expected, found: self.incarnation });
-                return Err(Failure { kind: Some(kind) }.into_status(Code::FailedPrecondition));
+                let refused = Failure::incarnation(expected, self.incarnation);
+                return Err(refused.into_status(Code::FailedPrecondition));
             }
         }
         Ok(request)
@@ -81,6 +81,6 @@ impl Interceptor for Gate {
 }
 
 /// Compares in a time that does not tell how much is right.
-fn same(sent: &[u8], expected: &[u8]) -> bool {
+pub(super) fn same(sent: &[u8], expected: &[u8]) -> bool {
     sent.len() == expected.len() && sent.iter().zip(expected).fold(0, |all, (a, b)| all | (a ^ b)) == 0
 }

@@ -38,3 +38,7 @@ pub const WINDOW: u32 = 64 << 20;
 pub const FRAME: u32 = (1 << 24) - 1;
 /// Bytes of one record batch on the wire (a single cell may be larger).
 pub const BATCH_BYTES: usize = 8 << 20;
+/// Gets through shared memory that one reader has open.
+pub const GRANTS: usize = 65_536;
+/// After an accept that failed (no file descriptors left) the next one waits this long.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

@@ -38,6 +38,7 @@ pub mod limits;
 pub(crate) mod listing;
 pub(crate) mod reading;
 mod service;
+pub(crate) mod shm;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,11 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use serde::{Deserialize, Serialize};
-use tokio::{net::TcpListener, runtime::Runtime, sync::oneshot};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    runtime::Runtime,
+    sync::oneshot,
+};
 
 pub use self::error::ServerError;
 pub(crate) use self::service::{Describe, Service};
@@ -115,12 +120,18 @@ pub fn serve_program(store: &Store, options: &Options, program: Option<Program>)
     let incarnation = store.with_state(|state, _| state.incarnation())?;
     let describing = store.clone();
     let describe: Describe = Arc::new(move |id| describing.describe(id));
-    let service =
-        Service { store: store.clone(), describe, program, incarnation, message_bytes: options.message_bytes };
+    let service = Service {
+        store: store.clone(),
+        describe,
+        program,
+        incarnation,
+        message_bytes: options.message_bytes,
+        shm: None,
+    };
     start(service, options)
 }
 
-pub(crate) fn start(service: Service, options: &Options) -> Result<Server, ServerError> {
+pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, ServerError> {
     if !options.listen.ip().is_loopback() && options.tls.is_none() && !options.insecure {
         return Err(ServerError::Insecure { address: options.listen });
     }
@@ -145,6 +156,9 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
     };
     if let Some(path) = &options.token_file {
         gate::write(path, &token)?;
+    }
+    if let Some(listener) = near(&runtime, &mut service, address.port()) {
+        runtime.spawn(shm::serve(listener, service.clone(), token.clone()));
     }
     let gate = gate::Gate::new(&token, service.incarnation, options.connections);
     let flight = FlightServiceServer::new(service)
@@ -173,6 +187,25 @@ pub(crate) fn start(service: Service, options: &Options) -> Result<Server, Serve
     let token_file = options.token_file.clone();
     let scheme = if options.tls.is_some() { "grpc+tls" } else { "grpc" };
     Ok(Server { url: format!("{scheme}://{address}"), token, token_file, stop: Some(stop), runtime: Some(runtime) })
+}
+
+/// Where readers on this host come in, if the store's bytes lie where they can be mapped.
+fn near(runtime: &Runtime, service: &mut Service, port: u16) -> Option<UnixListener> {
+    if !service.store.units().can_be_mapped() {
+        return None;
+    }
+    let name = shm::address(service.incarnation, port);
+    let _entered = runtime.enter();
+    match shm::listen(&name) {
+        Ok(listener) => {
+            service.shm = Some(name);
+            Some(listener)
+        }
+        Err(error) => {
+            tracing::warn!(name, %error, "no memory for readers on this host: their bytes come over Flight");
+            None
+        }
+    }
 }
 
 impl Server {

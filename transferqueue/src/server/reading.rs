@@ -21,7 +21,7 @@ use crate::{
     error::Error,
     schema::Column,
     transport::{TransportError, View},
-    wire::{Failure, Incarnation, Kind, Ticket, decode},
+    wire::{Failure, Ticket, decode},
 };
 
 /// Pieces below this are gathered with their neighbours: a message for each would cost more than the copy.
@@ -32,8 +32,8 @@ const SMALL: usize = 1 << 20;
 pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightData>, Status> {
     let ticket: Ticket = decode("ticket", ticket).map_err(invalid)?;
     if ticket.incarnation != service.incarnation {
-        let kind = Kind::Incarnation(Incarnation { expected: ticket.incarnation, found: service.incarnation });
-        return Err(Failure { kind: Some(kind) }.into_status(Code::FailedPrecondition));
+        let refused = Failure::incarnation(ticket.incarnation, service.incarnation);
+        return Err(refused.into_status(Code::FailedPrecondition));
     }
     let runs: usize = ticket.columns.iter().map(|column| column.runs.len()).sum();
     if ticket.columns.len() > limits::COLUMNS || runs > limits::RUNS {
@@ -65,7 +65,7 @@ pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightD
 }
 
 /// A column under the reader's name, and views of its cells.
-fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec<View>), Error> {
+pub(super) fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec<View>), Error> {
     let description = (service.describe)(pointer.partition)?;
     let views = service.store.units().read(pointer.partition, pointer.column, &pointer.runs);
     let views = views.map_err(|error| TransportError::of(&pointer.name, error))?;

@@ -29,6 +29,8 @@ pub(crate) struct Service {
     pub(crate) program: Option<Program>,
     pub(crate) incarnation: u64,
     pub(crate) message_bytes: usize,
+    /// Where readers on this host come in.
+    pub(crate) shm: Option<String>,
 }
 
 impl Service {

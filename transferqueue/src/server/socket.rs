@@ -8,7 +8,6 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures::{FutureExt, Stream, stream};
@@ -19,10 +18,7 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
-use super::limits::SILENCE;
-
-/// After an accept that failed (no file descriptors left) the next one waits this long.
-const PAUSE: Duration = Duration::from_millis(200);
+use super::limits::{ACCEPT_PAUSE, SILENCE};
 
 /// Whether a connection is one of those that may be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +62,7 @@ pub(super) fn incoming(listener: TcpListener, limit: usize) -> impl Stream<Item 
                     }
                     Err(error) => {
                         tracing::warn!(%error, "cannot accept a connection");
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                     }
                 }
             }

@@ -4,7 +4,7 @@ use arrow::array::ArrayRef;
 
 use super::{
     Key, Writer,
-    arena::{Arena, ArenaError, Entry, Memory, MemoryStats, Payload, StoreError},
+    arena::{Arena, ArenaError, Entry, Memory, MemoryStats, Payload, Places, StoreError},
 };
 use crate::{arrow_map, ids::ChunkId, schema::Column};
 
@@ -42,6 +42,15 @@ impl Backing {
         match self {
             Self::Files(arena) => Some(arena),
             Self::Heap | Self::Memory(_) => None,
+        }
+    }
+
+    /// What other processes of the host can map of it.
+    pub(super) fn places(&self) -> Option<&Places> {
+        match self {
+            Self::Heap => None,
+            Self::Memory(memory) => Some(memory.places()),
+            Self::Files(arena) => Some(arena.places()),
         }
     }
 

@@ -21,7 +21,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use arrow::array::ArrayRef;
 
-use super::{ArenaError, Backing, Grant, OpenCell, Stats, Unit, UnitError, Writer};
+use super::{ArenaError, Backing, Grant, OpenCell, Stats, Unit, UnitError, Writer, arena::Backed};
 use crate::{
     catalog::{State, command::CellRun},
     error::Error,
@@ -120,6 +120,16 @@ impl Units {
             views.extend(self.home(chunk).ok_or_else(gone)?.read(partition, column, stretch)?);
         }
         Ok(views)
+    }
+
+    /// Whether other processes of the host can map what lies here.
+    pub(crate) fn can_be_mapped(&self) -> bool {
+        self.units.iter().any(|unit| unit.inner.backing.places().is_some())
+    }
+
+    /// The segment that bytes of a view lie in; `None`: no other process can map them.
+    pub(crate) fn backed(&self, bytes: &[u8]) -> Option<Backed> {
+        self.units.iter().find_map(|unit| unit.inner.backing.places()?.find(bytes))
     }
 
     /// Holds a chunk; `None` when it is gone.

@@ -74,6 +74,10 @@ impl Failure {
         Self { kind: Some(Kind::Other(shortened(text.into()))) }
     }
 
+    pub(crate) fn incarnation(expected: u64, found: u64) -> Self {
+        Self { kind: Some(Kind::Incarnation(Incarnation { expected, found })) }
+    }
+
     /// What to send for an error.
     pub(crate) fn of(error: &Error) -> Self {
         let kind = match error {

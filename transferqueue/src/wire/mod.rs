@@ -20,6 +20,7 @@
 
 mod convert;
 mod failure;
+pub mod shm;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
@@ -108,6 +109,9 @@ pub struct Welcome {
     /// Largest message it takes, in bytes.
     #[prost(uint64, tag = "4")]
     pub message_bytes: u64,
+    /// Where readers on the same host find its memory (the name of an abstract Unix socket), if it can be mapped.
+    #[prost(string, optional, tag = "5")]
+    pub shm: Option<String>,
 }
 
 /// A command.

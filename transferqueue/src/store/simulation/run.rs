@@ -86,7 +86,14 @@ impl Life {
             .unwrap();
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
-        let service = Service { store: store.clone(), describe, program: None, incarnation: 7, message_bytes: 1 << 20 };
+        let service = Service {
+            store: store.clone(),
+            describe,
+            program: None,
+            incarnation: 7,
+            message_bytes: 1 << 20,
+            shm: None,
+        };
         Self { store, service, now, born, trained }
     }
 

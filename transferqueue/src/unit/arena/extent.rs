@@ -1,6 +1,6 @@
 //! A range of a segment that holds the cells of one write.
 
-use std::{panic::RefUnwindSafe, sync::Arc};
+use std::{fs::File, panic::RefUnwindSafe, sync::Arc};
 
 use arrow::{array::ArrayRef, buffer::Buffer};
 
@@ -16,6 +16,12 @@ pub(super) const ALIGN: usize = 64;
 /// A segment as its ranges know it.
 pub(super) trait Room: Send + Sync + RefUnwindSafe + 'static {
     fn mapping(&self) -> &Mapping;
+
+    /// What backs the mapping.
+    fn file(&self) -> &File;
+
+    /// Tells the segment from every other one of this process.
+    fn id(&self) -> u64;
 
     /// A range is nobody's any more.
     fn release(&self, at: usize, len: usize);

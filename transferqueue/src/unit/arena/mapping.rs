@@ -22,6 +22,11 @@ impl Mapping {
         Ok(Self { map: options.map_raw(file)? })
     }
 
+    /// The whole of a file, to be read alone.
+    pub(super) fn read_only(file: &File) -> io::Result<Self> {
+        Ok(Self { map: MmapOptions::new().map_raw_read_only(file)? })
+    }
+
     pub(super) fn len(&self) -> usize {
         self.map.len()
     }

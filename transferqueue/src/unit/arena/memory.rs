@@ -23,6 +23,7 @@ use super::{
     extent::{self, ALIGN, Extent, Room},
     free::Free,
     mapping::Mapping,
+    places::{self, Places},
 };
 use crate::{arrow_map, schema::Column};
 
@@ -40,6 +41,7 @@ pub(crate) struct Memory {
 struct Pool {
     segment_bytes: usize,
     idle: Duration,
+    places: Places,
     state: Mutex<State>,
 }
 
@@ -58,6 +60,8 @@ struct Held {
 
 struct Segment {
     number: u64,
+    id: u64,
+    file: File,
     mapping: Mapping,
     huge: bool,
     pool: Weak<Pool>,
@@ -104,7 +108,7 @@ impl Memory {
     }
 
     fn keeping(segment_bytes: usize, idle: Duration) -> Self {
-        Self { pool: Arc::new(Pool { segment_bytes, idle, state: Mutex::default() }) }
+        Self { pool: Arc::new(Pool { segment_bytes, idle, places: Places::default(), state: Mutex::default() }) }
     }
 
     /// Copies cells into a segment.
@@ -117,6 +121,10 @@ impl Memory {
         let extent = Arc::new(self.reserve(extent::size(offsets, values))?);
         extent.fill(offsets, values);
         Ok(extent.array(column, array.len(), offsets.len(), values.len())?)
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.pool.places
     }
 
     /// How the segments are used.
@@ -147,6 +155,7 @@ impl Memory {
         }
         // Not under the lock: its pages take a while.
         let segment = Arc::new(Segment::create(number, self.pool.segment_bytes.max(room), Arc::downgrade(&self.pool))?);
+        self.pool.places.add(segment.clone());
         let mut free = Free::all(segment.mapping.len());
         let at = free.take(room).expect("invariant: a new segment has room for what it was made for");
         self.pool.lock().segments.insert(number, Held { segment: segment.clone(), free, emptied: None });
@@ -192,7 +201,7 @@ impl Segment {
             Err(_) => (file(bytes, MemfdFlags::empty()).map_err(failed("reserve it"))?, false),
         };
         let mapping = Mapping::over(&file, true).map_err(failed("map it"))?;
-        Ok(Self { number, mapping, huge, pool })
+        Ok(Self { number, id: places::next(), file, mapping, huge, pool })
     }
 }
 
@@ -221,6 +230,14 @@ fn available() -> u64 {
 impl Room for Segment {
     fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn id(&self) -> u64 {
+        self.id
     }
 
     fn release(&self, at: usize, len: usize) {

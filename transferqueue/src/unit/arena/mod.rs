@@ -15,11 +15,13 @@
 //! deleted. The arena is filled by one process; a folder belongs to one store.
 
 mod extent;
+mod foreign;
 mod free;
 mod index;
 mod mapped;
 mod mapping;
 mod memory;
+mod places;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -41,7 +43,12 @@ use serde::{Deserialize, Serialize};
 pub(super) use self::mapped::mapped;
 pub use self::memory::MemoryStats;
 use self::{extent::Extent, index::Place, segment::Segment};
-pub(crate) use self::{index::Entry, memory::Memory};
+pub(crate) use self::{
+    foreign::Foreign,
+    index::Entry,
+    memory::Memory,
+    places::{Backed, Places, Watch},
+};
 use crate::{
     arrow_map::{self, MapError},
     disk::Disk,
@@ -98,6 +105,7 @@ pub(crate) struct Arena {
     segment_bytes: usize,
     incarnation: u64,
     disk: Arc<dyn Disk>,
+    places: Places,
     filling: Mutex<Filling>,
     /// Held while the arena is open.
     _lock: File,
@@ -262,6 +270,7 @@ impl Arena {
                     continue;
                 }
                 let (segment, entries) = Segment::open(&arena.disk, &arena.closing, dir, number)?;
+                arena.places.add(segment.clone());
                 for entry in entries {
                     // The segment has found it inside of itself.
                     let (at, len) = (entry.place.at as usize, entry.place.bytes() as usize);
@@ -300,7 +309,7 @@ impl Arena {
     ) -> Self {
         let filling = Mutex::new(Filling { next, segments: [None, None], named: 0, unsynced: BTreeMap::new() });
         let (dir, closing) = (dir.to_owned(), Arc::new(AtomicBool::new(true)));
-        Self { dir, segment_bytes, incarnation, disk, filling, _lock: lock, closing }
+        Self { dir, segment_bytes, incarnation, disk, places: Places::default(), filling, _lock: lock, closing }
     }
 
     /// Copies cells into a segment. The payload is nobody's until [`Payload::note`] writes down what it is.
@@ -337,12 +346,17 @@ impl Arena {
         filling.next += 1;
         let bytes_of_it = self.segment_bytes.max(bytes);
         let segment = Segment::create(&self.disk, &self.closing, &self.dir, number, bytes_of_it)?;
+        self.places.add(segment.clone());
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         // Files that are deleted need no flush, and where nobody ever asks for one only what is there is kept in mind.
         filling.unsynced.retain(|_, segment| segment.strong_count() > 0);
         filling.unsynced.insert(number, Arc::downgrade(&segment));
         filling.segments[life as usize] = Some(segment.clone());
         Ok(Extent::at(&segment, at, bytes))
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Waits until everything stored so far is on the disk.

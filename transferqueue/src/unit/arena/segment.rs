@@ -16,6 +16,7 @@ use super::{
     extent::{ALIGN, Room},
     index::{self, Entry},
     mapping::Mapping,
+    places,
 };
 
 pub(super) const DATA: &str = "data";
@@ -24,6 +25,7 @@ const PAGE: usize = 4096;
 
 pub(super) struct Segment {
     number: u64,
+    id: u64,
     mapping: Mapping,
     data: File,
     data_path: PathBuf,
@@ -106,7 +108,18 @@ impl Segment {
         let end = if payloads > 0 { mapping.len() } else { 0 };
         let state = Mutex::new(State { end, payloads, pending: 0, index, lines: 0 });
         let (disk, closing, sealed) = (disk.clone(), closing.clone(), AtomicBool::new(false));
-        Ok(Arc::new(Self { number, mapping, data, data_path, disk, state, index_path, sealed, closing }))
+        Ok(Arc::new(Self {
+            number,
+            id: places::next(),
+            mapping,
+            data,
+            data_path,
+            disk,
+            state,
+            index_path,
+            sealed,
+            closing,
+        }))
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -182,6 +195,14 @@ impl Segment {
 impl Room for Segment {
     fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    fn file(&self) -> &File {
+        &self.data
+    }
+
+    fn id(&self) -> u64 {
+        self.id
     }
 
     /// Its whole pages go back.

@@ -1,0 +1,247 @@
+//! Bytes of a store on the same host: its segments are mapped once, and a get brings places in them. No byte is copied.
+//!
+//! A view's buffers keep its grant, so that the store keeps the bytes for as long as anything here can read them. When the
+//! store's process ends, what is mapped stays as it is.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, IoSliceMut, Read, Write},
+    mem::MaybeUninit,
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use arrow::{array::ArrayRef, buffer::Buffer};
+use prost::Message;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::{
+    arrow_map,
+    catalog::command::ColumnRef,
+    error::Error,
+    schema::Column,
+    server::shm::abstract_name,
+    transport::{TransportError, View},
+    unit::arena::Foreign,
+    wire::{
+        self, Pointer,
+        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Say, Segments, Word},
+    },
+};
+
+/// The way to a store's segments.
+pub(super) struct Shm {
+    address: String,
+    enter: Enter,
+    patience: Duration,
+    message_bytes: usize,
+    connection: Mutex<Option<Connection>>,
+}
+
+/// Why a get did not come this way.
+pub(super) enum Otherwise {
+    /// Another way may bring it.
+    Elsewhere(String),
+    /// No way will.
+    Refused(TransportError),
+}
+
+impl From<io::Error> for Otherwise {
+    fn from(error: io::Error) -> Self {
+        Self::Elsewhere(format!("shared memory: {error}"))
+    }
+}
+
+/// A socket, and the segments that came over it.
+struct Connection {
+    reading: UnixStream,
+    writing: Arc<Writing>,
+    segments: HashMap<u64, Arc<Foreign>>,
+}
+
+/// The half that questions and releases are written to, a whole frame at a time.
+struct Writing(Mutex<UnixStream>);
+
+/// What the store holds for one get, until this is dropped.
+struct Grant {
+    number: u64,
+    writing: Arc<Writing>,
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        // A store that does not hear this has ended, and holds nothing any more.
+        drop(self.writing.ask(Question::Release(self.number)));
+    }
+}
+
+impl Writing {
+    fn ask(&self, question: Question) -> io::Result<()> {
+        let ask = Ask { question: Some(question) };
+        let mut frame = (ask.encoded_len() as u32).to_le_bytes().to_vec();
+        ask.encode(&mut frame).expect("invariant: a vector grows");
+        let mut stream = self.0.lock().expect("invariant: nothing panics under this lock");
+        stream.write_all(&frame).inspect_err(|_| {
+            // Half a frame may have gone: nothing that follows would be understood.
+            drop(stream.shutdown(Shutdown::Both));
+        })
+    }
+}
+
+impl Shm {
+    pub(super) fn new(address: &str, enter: Enter, patience: Duration, message_bytes: usize) -> Self {
+        Self { address: address.to_owned(), enter, patience, message_bytes, connection: Mutex::default() }
+    }
+
+    /// Connects, if it is not connected.
+    pub(super) fn connect(&self) -> Result<(), Otherwise> {
+        self.connected(&mut self.lock()).map(drop)
+    }
+
+    /// Views of the cells that a pointer names.
+    pub(super) fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, Otherwise> {
+        let mut there = self.lock();
+        let asked = self.connected(&mut there)?.get(pointer, self.message_bytes);
+        if let Err(error) = &asked {
+            tracing::debug!(%error, "shared memory");
+            // The next get connects again.
+            *there = None;
+        }
+        match asked? {
+            Word::Granted(granted) => self.views(&mut there, &pointer.name, granted),
+            Word::Elsewhere(why) => Err(Otherwise::Elsewhere(why)),
+            Word::Failure(failure) => Err(match failure.into_error(&self.address) {
+                Error::Transport(gone @ TransportError::Gone { .. }) => Otherwise::Refused(gone),
+                error => {
+                    Otherwise::Refused(TransportError::Travel { column: pointer.name.clone(), why: error.to_string() })
+                }
+            }),
+            Word::Welcome(_) | Word::Segments(_) => Err(nonsense("an answer to something else").into()),
+        }
+    }
+
+    /// Waits until the store has heard of every view that was dropped.
+    #[cfg(test)]
+    pub(super) fn settle(&self) -> io::Result<()> {
+        let mut there = self.lock();
+        let Some(connection) = there.as_mut() else { return Ok(()) };
+        connection.writing.ask(Question::Enter(self.enter.clone()))?;
+        connection.hear(self.message_bytes).map(drop)
+    }
+
+    fn connected<'a>(&self, there: &'a mut Option<Connection>) -> Result<&'a mut Connection, Otherwise> {
+        if there.is_none() {
+            *there = Some(Connection::open(&self.address, &self.enter, self.patience, self.message_bytes)?);
+        }
+        Ok(there.as_mut().expect("invariant: it was just made"))
+    }
+
+    fn views(&self, there: &mut Option<Connection>, column: &str, granted: Granted) -> Result<Vec<View>, Otherwise> {
+        let connection = there.as_mut().expect("invariant: it has just answered");
+        let grant = Arc::new(Grant { number: granted.grant, writing: connection.writing.clone() });
+        let views = connection.views(&granted, &grant);
+        granted.gone.iter().for_each(|id| drop(connection.segments.remove(id)));
+        views.map_err(|why| {
+            Otherwise::Refused(TransportError::Travel {
+                column: column.to_owned(),
+                why: format!("shared memory: {why}"),
+            })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection.lock().expect("invariant: nothing panics under this lock")
+    }
+}
+
+impl Connection {
+    fn open(address: &str, enter: &Enter, patience: Duration, most: usize) -> Result<Self, Otherwise> {
+        let reading = UnixStream::connect_addr(&abstract_name(address)?)?;
+        reading.set_read_timeout(Some(patience))?;
+        reading.set_write_timeout(Some(patience))?;
+        let writing = Arc::new(Writing(Mutex::new(reading.try_clone()?)));
+        let mut connection = Self { reading, writing, segments: HashMap::new() };
+        connection.writing.ask(Question::Enter(enter.clone()))?;
+        match connection.hear(most)? {
+            Word::Welcome(_) => Ok(connection),
+            Word::Failure(failure) => Err(Otherwise::Elsewhere(failure.into_error(address).to_string())),
+            _ => Err(nonsense("another answer to the first word").into()),
+        }
+    }
+
+    fn get(&mut self, pointer: &ColumnRef, most: usize) -> io::Result<Word> {
+        self.writing.ask(Question::Get(Pointer::from(pointer)))?;
+        loop {
+            match self.hear(most)? {
+                Word::Segments(_) => {}
+                answer => return Ok(answer),
+            }
+        }
+    }
+
+    /// The next message; segments that come with it are mapped.
+    fn hear(&mut self, most: usize) -> io::Result<Word> {
+        let mut len = [0; 4];
+        let (read, files) = receive(&self.reading, &mut len)?;
+        self.reading.read_exact(&mut len[read..])?;
+        let len = u32::from_le_bytes(len) as usize;
+        if len > most {
+            return Err(nonsense("a message longer than any"));
+        }
+        let mut frame = vec![0; len];
+        self.reading.read_exact(&mut frame)?;
+        let say: Say = wire::decode("answer", &frame).map_err(io::Error::other)?;
+        let word = say.word.ok_or_else(|| nonsense("an answer that this client does not know"))?;
+        if let Word::Segments(Segments { ids, bytes }) = &word {
+            if ids.len() != files.len() || bytes.len() != files.len() {
+                return Err(nonsense("another number of descriptors than it says"));
+            }
+            for ((id, bytes), file) in ids.iter().zip(bytes).zip(&files) {
+                self.segments.insert(*id, Foreign::over(file, *bytes)?);
+            }
+        }
+        Ok(word)
+    }
+
+    fn views(&self, granted: &Granted, grant: &Arc<Grant>) -> Result<Vec<View>, String> {
+        let column: Column = wire::parse("column", &granted.column)?;
+        let view = |piece: &Piece| {
+            let array = self.array(&column, piece, grant)?;
+            Ok(View::new(array, grant.clone()))
+        };
+        granted.pieces.iter().map(view).collect()
+    }
+
+    fn array(&self, column: &Column, piece: &Piece, grant: &Arc<Grant>) -> Result<ArrayRef, String> {
+        let buffer = |place: Option<Place>| {
+            let Some(Place { segment, at, len }) = place else { return Ok(Buffer::default()) };
+            let found = self.segments.get(&segment).ok_or_else(|| format!("segment {segment} never came"))?;
+            let buffer = found.buffer(at, len, grant);
+            buffer.ok_or_else(|| format!("{len} bytes at {at} are not in segment {segment}"))
+        };
+        let (offsets, values) = (buffer(piece.offsets)?, buffer(piece.values)?);
+        arrow_map::from_buffers(column, piece.rows as usize, offsets, values).map_err(|error| error.to_string())
+    }
+}
+
+/// Reads what is there, and the files beside it.
+fn receive(stream: &UnixStream, into: &mut [u8]) -> io::Result<(usize, Vec<File>)> {
+    let mut space = [const { MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(stream, &mut [IoSliceMut::new(into)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let files = beside.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => Some(files.map(File::from)),
+        _ => None,
+    });
+    Ok((received.bytes, files.flatten().collect()))
+}
+
+fn nonsense(what: &str) -> io::Error {
+    io::Error::other(format!("the store sent {what}"))
+}

@@ -1,0 +1,238 @@
+//! Readers on this host: they are told where cells lie, and given the segments to map; no byte of them travels.
+//!
+//! A reader is a process of the same user, on a socket in the abstract namespace. A get of its session is answered with
+//! places in segments; the views behind it are held until it releases them or its socket ends, which the kernel sees to
+//! however its process ends. A reader that is stopped keeps what it was granted, and nothing else.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    io,
+    os::{
+        fd::AsFd,
+        linux::net::SocketAddrExt,
+        unix::net::{SocketAddr, UnixListener as Blocking},
+    },
+};
+
+use prost::Message;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::{
+    io::{AsyncReadExt, Interest},
+    net::{UnixListener, UnixStream},
+};
+
+use super::{gate, limits, reading, service::Service};
+use crate::{
+    arrow_map,
+    catalog::command::ColumnRef,
+    error::Error,
+    schema::Column,
+    transport::View,
+    unit::arena::{Backed, Watch},
+    wire::{
+        self, Failure, Nothing,
+        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Say, Segments, Word},
+    },
+};
+
+/// Where a store that listens on this port is found.
+pub(crate) fn address(incarnation: u64, port: u16) -> String {
+    format!("transferqueue/{incarnation:016x}/{port}")
+}
+
+/// The address as the system takes it.
+pub(crate) fn abstract_name(address: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(address)
+}
+
+/// Listens. To be called within the runtime.
+pub(super) fn listen(address: &str) -> io::Result<UnixListener> {
+    let listener = Blocking::bind_addr(&abstract_name(address)?)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// Serves whoever comes, until the runtime ends.
+pub(super) async fn serve(listener: UnixListener, service: Service, token: String) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) if is_ours(&stream) => {
+                let mut reader =
+                    Reader { stream, service: service.clone(), grants: HashMap::new(), sent: BTreeMap::new(), last: 0 };
+                let token = token.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = reader.serve(&token).await {
+                        tracing::debug!(%error, "a reader on this host has left");
+                    }
+                });
+            }
+            Ok(_) => tracing::warn!("a process of another user asked for this store's memory"),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a reader on this host");
+                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Whether the other end is a process of this user.
+fn is_ours(stream: &UnixStream) -> bool {
+    stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
+}
+
+struct Reader {
+    stream: UnixStream,
+    service: Service,
+    /// What is held for it.
+    grants: HashMap<u64, Vec<View>>,
+    /// Segments it has been sent.
+    sent: BTreeMap<u64, Watch>,
+    /// The last grant's number.
+    last: u64,
+}
+
+impl Reader {
+    async fn serve(&mut self, token: &str) -> io::Result<()> {
+        let mut entered = false;
+        while let Some(frame) = self.receive().await? {
+            let ask: Ask = wire::decode("question", &frame).map_err(io::Error::other)?;
+            let word = match ask.question {
+                Some(Question::Enter(enter)) => {
+                    let word = self.enter(&enter, token);
+                    entered = matches!(word, Word::Welcome(_));
+                    word
+                }
+                Some(Question::Release(grant)) => {
+                    self.grants.remove(&grant);
+                    continue;
+                }
+                Some(Question::Get(pointer)) if entered => match self.get(pointer).await? {
+                    Ok(word) => word,
+                    Err(error) => Word::Failure(Failure::of(&error)),
+                },
+                Some(Question::Get(_)) => Word::Failure(Failure::other("enter with the token first")),
+                None => Word::Failure(Failure::other("a question that this server does not know; use one version")),
+            };
+            self.say(word, &[]).await?;
+        }
+        Ok(())
+    }
+
+    fn enter(&self, enter: &Enter, token: &str) -> Word {
+        let (expected, found) = (enter.incarnation, self.service.incarnation);
+        if !gate::same(enter.token.as_bytes(), token.as_bytes()) {
+            return Word::Failure(Failure::other("no valid token: it is in the server's token file"));
+        }
+        if expected != found {
+            return Word::Failure(Failure::incarnation(expected, found));
+        }
+        Word::Welcome(Nothing {})
+    }
+
+    async fn get(&mut self, pointer: wire::Pointer) -> io::Result<Result<Word, Error>> {
+        if self.grants.len() >= limits::GRANTS || pointer.runs.len() > limits::RUNS {
+            let why = format!(
+                "{} gets are open, and this one has {} runs; at most {} and {}",
+                self.grants.len(),
+                pointer.runs.len(),
+                limits::GRANTS,
+                limits::RUNS
+            );
+            return Ok(Ok(Word::Failure(Failure::other(why))));
+        }
+        let (column, views) = match ColumnRef::try_from(pointer).map_err(Failure::other) {
+            Ok(pointer) => match reading::read(&self.service, pointer) {
+                Ok(read) => read,
+                Err(error) => return Ok(Err(error)),
+            },
+            Err(failure) => return Ok(Ok(Word::Failure(failure))),
+        };
+        let mut segments = BTreeMap::new();
+        let pieces: Option<Vec<Piece>> = views.iter().map(|view| self.piece(view, &mut segments)).collect();
+        let Some(pieces) = pieces else {
+            let why = format!("cells of column `{}` lie outside of shared memory", column.name);
+            return Ok(Ok(Word::Elsewhere(why)));
+        };
+        self.introduce(segments).await?;
+        Ok(Ok(self.grant(&column, pieces, views)))
+    }
+
+    /// Where a view lies; the segments are collected.
+    fn piece(&self, view: &View, segments: &mut BTreeMap<u64, Backed>) -> Option<Piece> {
+        let mut place = |bytes: &[u8]| {
+            if bytes.is_empty() {
+                return Some(None);
+            }
+            let backed = self.service.store.units().backed(bytes)?;
+            let place = Place { segment: backed.id(), at: backed.at as u64, len: bytes.len() as u64 };
+            segments.entry(place.segment).or_insert(backed);
+            Some(Some(place))
+        };
+        let array = view.array();
+        let offsets = place(arrow_map::offset_bytes(array))?;
+        let values = place(arrow_map::leaf_bytes(array)?)?;
+        Some(Piece { rows: array.len() as u32, offsets, values })
+    }
+
+    /// Sends the segments that this reader has not seen.
+    async fn introduce(&mut self, segments: BTreeMap<u64, Backed>) -> io::Result<()> {
+        let new: Vec<(u64, Backed)> = segments.into_iter().filter(|(id, _)| !self.sent.contains_key(id)).collect();
+        for some in new.chunks(DESCRIPTORS) {
+            let files = some.iter().map(|(_, segment)| segment.readable()).collect::<io::Result<Vec<File>>>()?;
+            let (ids, bytes) = some.iter().map(|(id, segment)| (*id, segment.len() as u64)).unzip();
+            self.say(Word::Segments(Segments { ids, bytes }), &files).await?;
+            self.sent.extend(some.iter().map(|(id, segment)| (*id, segment.watch())));
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, column: &Column, pieces: Vec<Piece>, views: Vec<View>) -> Word {
+        self.last += 1;
+        self.grants.insert(self.last, views);
+        let gone: Vec<u64> = self.sent.iter().filter(|(_, segment)| !segment.is_there()).map(|(id, _)| *id).collect();
+        gone.iter().for_each(|id| drop(self.sent.remove(id)));
+        Word::Granted(Granted { grant: self.last, column: wire::json(column), pieces, gone })
+    }
+
+    /// The next frame; `None` at the end.
+    async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let mut len = [0; 4];
+        match self.stream.read_exact(&mut len).await {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            read => drop(read?),
+        }
+        let len = u32::from_le_bytes(len) as usize;
+        if len > self.service.message_bytes {
+            // What follows cannot be told apart from a frame. What is granted stays granted until the reader has gone.
+            tokio::io::copy(&mut self.stream, &mut tokio::io::sink()).await?;
+            return Ok(None);
+        }
+        let mut frame = vec![0; len];
+        self.stream.read_exact(&mut frame).await?;
+        Ok(Some(frame))
+    }
+
+    /// Sends a frame, and files beside its first bytes.
+    async fn say(&self, word: Word, files: &[File]) -> io::Result<()> {
+        let say = Say { word: Some(word) };
+        let mut frame = (say.encoded_len() as u32).to_le_bytes().to_vec();
+        say.encode(&mut frame).expect("invariant: a vector grows");
+        let mut sent = 0;
+        while sent < frame.len() {
+            let files = if sent == 0 { files } else { &[] };
+            sent += self.stream.async_io(Interest::WRITABLE, || send(&self.stream, &frame[sent..], files)).await?;
+        }
+        Ok(())
+    }
+}
+
+fn send(stream: &UnixStream, bytes: &[u8], files: &[File]) -> io::Result<usize> {
+    let descriptors: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [const { std::mem::MaybeUninit::uninit() }; rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(io::Error::other("more descriptors than one frame takes"));
+    }
+    Ok(sendmsg(stream, &[io::IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?)
+}
