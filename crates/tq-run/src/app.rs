@@ -138,7 +138,9 @@ impl App {
                 } else if plan.store.kind == StoreKind::Process {
                     let root = run_root(&plan).map_err(Stop::Refused)?;
                     inputs(&plan).map_err(Stop::Refused)?;
-                    keeper::keep(&root, cli).map_err(Stop::Failed)?.map_or(Ok(()), |code| Err(Stop::Told(code)))?;
+                    keeper::keep(&root, cli, plan.store.transport)
+                        .map_err(Stop::Failed)?
+                        .map_or(Ok(()), |code| Err(Stop::Told(code)))?;
                 } else {
                     self.train(&plan, Existing::of(cli.resume, cli.overwrite), cli.quiet, Crew::Own)?;
                 }

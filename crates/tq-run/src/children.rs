@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use transferqueue::Error;
+use transferqueue::{Error, client::Choice};
 
 use crate::{assignment, exit, ground::Ground, office::FAREWELL, process, worker::is};
 
@@ -63,6 +63,8 @@ pub(crate) struct Kept<'a> {
     pub(crate) door: (&'a str, &'a Path),
     pub(crate) stage: &'a str,
     pub(crate) index: u64,
+    /// Which way bytes come to it.
+    pub(crate) transport: Choice,
 }
 
 impl Kept<'_> {
@@ -138,7 +140,7 @@ impl Kept<'_> {
         let (name, (url, token_file)) = (self.name(), self.door);
         let mut child = program()
             .args(["worker", "--follow", "--connect", url, "--stage", self.stage])
-            .args(["--index", &self.index.to_string(), "--token-file"])
+            .args(["--index", &self.index.to_string(), "--transport", &self.transport.to_string(), "--token-file"])
             .arg(token_file)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

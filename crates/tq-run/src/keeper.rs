@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use transferqueue::client::{self, Remote};
+use transferqueue::client::{self, Choice, Remote};
 
 use crate::{
     children::{self, Kept, Patience, TICK},
@@ -38,11 +38,12 @@ const ANSWER: Duration = Duration::from_secs(2);
 /// Between two looks at a port that is not there yet.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Keeps a run until its store process has ended by itself; the exit code that it ended with, unless it finished.
+/// Keeps a run until its store process has ended by itself; the exit code that it ended with, unless it finished. `transport`:
+/// which way bytes come to its workers.
 ///
 /// # Errors
 /// When a process cannot be started, or is killed again and again.
-pub(crate) fn keep(root: &Path, cli: &Cli) -> Result<Option<u8>> {
+pub(crate) fn keep(root: &Path, cli: &Cli, transport: Choice) -> Result<Option<u8>> {
     let mut store = StoreProcess::start(cli, root)?;
     let over = Arc::new(AtomicBool::new(false));
     let pid = store.pid.clone();
@@ -51,7 +52,7 @@ pub(crate) fn keep(root: &Path, cli: &Cli) -> Result<Option<u8>> {
     let outcome = thread::scope(|scope| {
         let crews = {
             let over = over.clone();
-            scope.spawn(move || crews(root, &over))
+            scope.spawn(move || crews(root, transport, &over))
         };
         let outcome = store.end();
         over.store(true, Ordering::SeqCst);
@@ -68,7 +69,7 @@ pub(crate) fn keep(root: &Path, cli: &Cli) -> Result<Option<u8>> {
 }
 
 /// Starts the workers of each phase in turn.
-fn crews(root: &Path, over: &Arc<AtomicBool>) {
+fn crews(root: &Path, transport: Choice, over: &Arc<AtomicBool>) {
     let files = DoorFiles::near(root);
     let mut before = None;
     while let Some(remote) = door(&files, before, over) {
@@ -89,8 +90,8 @@ fn crews(root: &Path, over: &Arc<AtomicBool>) {
                 .workers
                 .iter()
                 .map(|(stage, index)| {
-                    let kept =
-                        Kept { ground: &ground as &dyn Ground, door: (&url, &files.token), stage, index: *index };
+                    let (ground, door) = (&ground as &dyn Ground, (url.as_str(), files.token.as_path()));
+                    let kept = Kept { ground, door, stage, index: *index, transport };
                     scope.spawn(move || kept.keep())
                 })
                 .collect();

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use stage_replay::pace::NO_WEIGHTS;
 use tq_schedule::{Plan, plan};
 use tq_stage::{ModelUse, Parameters, Register, ScheduleFacts, Served};
-use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, inspect};
+use transferqueue::{Durability, Error, Flush, Options, Store, catalog::State, client::Choice, inspect};
 
 use crate::{
     assignment::Assignment,
@@ -120,6 +120,14 @@ impl PhaseRun<'_> {
         Ok(Ended::Finished { finals, owed })
     }
 
+    /// Whether processes beside this one read from the store.
+    fn is_read_from_outside(&self) -> Result<bool> {
+        let processes =
+            || Ok::<_, anyhow::Error>(self.workers()?.iter().any(|worker| worker.kind == plan::WorkerKind::Processes));
+        let external = self.phase.tasks.values().any(|task| task.external);
+        Ok(self.crew != Crew::Own || external || self.plan.store.listen.is_some() || processes()?)
+    }
+
     /// The store, new or as it was left: exactly there when it lies in files, else at the last named state.
     fn open(&self) -> Result<(Store, Origin)> {
         let asked = &self.plan.store;
@@ -131,6 +139,7 @@ impl PhaseRun<'_> {
             arena: Some(self.folder.arena(asked.arena.as_deref())),
             spill: asked.spill.as_ref().map(|spill| self.folder.spill(spill)),
             starved_ms: asked.patience.saturating_mul(1_000),
+            shared: asked.transport != Choice::Flight && self.is_read_from_outside()?,
             ..Options::default()
         };
         let create = || Ok::<_, anyhow::Error>(Store::create(definition(self.phase, self.plan)?, options.clone())?);
@@ -224,7 +233,8 @@ impl PhaseRun<'_> {
                 let body = move || match (office, worker.kind) {
                     (Some(office), plan::WorkerKind::Processes) => {
                         let (ground, door) = (store, office.near());
-                        Kept { ground, door, stage: &assignment.stage, index: assignment.index }.keep()
+                        let (stage, index) = (assignment.stage.as_str(), assignment.index);
+                        Kept { ground, door, stage, index, transport: self.plan.store.transport }.keep()
                     }
                     _ => worker::here(self.registry, store, &desk, assignment),
                 };

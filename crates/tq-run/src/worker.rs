@@ -43,7 +43,8 @@ pub(crate) fn run(registry: &Registry, worker: &cli::Worker) -> Result<()> {
         identity: worker.cert.clone().zip(worker.key.clone()),
         domain: worker.domain.clone(),
     });
-    let remote = Remote::connect(&worker.connect, &token, Options { tls, ..Options::default() })?;
+    let remote =
+        Remote::connect(&worker.connect, &token, Options { tls, transport: worker.transport, ..Options::default() })?;
     let name = name(&worker.stage, worker.index);
     let outcome = live(&name, || {
         let Errand { life, assignment } = reports::assignment(&remote, &worker.stage, worker.index, worker.follow)?;

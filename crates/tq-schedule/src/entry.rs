@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
-use transferqueue::{Durability, server::ServerTls};
+use transferqueue::{Durability, client::Choice, server::ServerTls};
 
 use crate::plan::{Keep, OnFailure, OnLost, Spill, StoreKind, WorkerKind};
 use crate::port::{Dtype, Kind, Per};
@@ -404,7 +404,7 @@ pub(crate) struct External {
     pub(crate) columns: Vec<String>,
 }
 
-/// `store: {budget: 512MiB, weights: 4GiB, spill: true, patience: 60, units: 2, durability: process, arena: /dev/shm/run, kind: process, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
+/// `store: {budget: 512MiB, weights: 4GiB, spill: true, patience: 60, units: 2, durability: process, arena: /dev/shm/run, kind: process, transport: auto, listen: "10.0.0.5:7788", tls: {cert: server.pem, key: server.key}}`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Store {
@@ -416,6 +416,7 @@ pub(crate) struct Store {
     pub(crate) durability: Option<Durability>,
     pub(crate) arena: Option<PathBuf>,
     pub(crate) kind: StoreKind,
+    pub(crate) transport: Choice,
     pub(crate) listen: Option<String>,
     pub(crate) insecure: bool,
     pub(crate) tls: Option<ServerTls>,

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::Value as Json;
 pub use transferqueue::catalog::definition::OnLost;
-use transferqueue::{Durability, server::ServerTls};
+use transferqueue::{Durability, client::Choice, server::ServerTls};
 
 use crate::port::{Attributes, Extent, Kind, Per};
 use crate::schedule::{LagPromise, Schedule};
@@ -112,6 +112,9 @@ pub struct Store {
     /// A part of the runner, or a process of its own.
     #[serde(default)]
     pub kind: StoreKind,
+    /// Which way bytes come to workers in processes of their own.
+    #[serde(default)]
+    pub transport: Choice,
     /// Where workers of other hosts may join; `None`: workers of this host alone, while it has processes of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<Listen>,

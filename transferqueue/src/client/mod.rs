@@ -39,7 +39,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 
-pub use self::paths::{Path, Traffic};
+pub use self::paths::{Choice, Traffic};
 pub use crate::wire::tls::ClientTls;
 
 use self::{
@@ -75,7 +75,7 @@ pub struct Options {
     /// Largest message in bytes.
     pub message_bytes: usize,
     /// Which way bytes may come.
-    pub path: Path,
+    pub transport: Choice,
     /// What is trusted and shown when the URL begins with `grpc+tls://`.
     pub tls: Option<ClientTls>,
 }
@@ -88,7 +88,7 @@ impl Default for Options {
             heartbeat: Duration::from_secs(5),
             connections: 2,
             message_bytes: MESSAGE_BYTES,
-            path: Path::Auto,
+            transport: Choice::Auto,
             tls: None,
         }
     }
@@ -121,7 +121,7 @@ impl Remote {
     /// accepted, or another protocol.
     pub fn connect(url: &str, token: &str, options: Options) -> Result<Self, Error> {
         let until = Instant::now() + options.patience;
-        let (token, path, patience) = (token.trim(), options.path, options.patience);
+        let (token, choice, patience) = (token.trim(), options.transport, options.patience);
         let mut channels = Channels::new(url, token, options)?;
         let (definition, near) = runtime::block_on(async {
             let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
@@ -136,7 +136,7 @@ impl Remote {
             Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm))
         })?;
         let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
-        let shm = near_memory(url, path, near, |address| {
+        let shm = near_memory(url, choice, near, |address| {
             Shm::new(address, enter, patience, channels.options().message_bytes)
         })?;
         let inner = Inner {
@@ -163,8 +163,8 @@ impl Remote {
     /// The ways that bytes of a session come.
     fn paths(&self, session: SessionId) -> Paths {
         let (shm, counts) = (self.inner.shm.clone(), self.inner.counts.clone());
-        let (flight, path) = (Flight::new(self.inner.clone(), session), self.inner.channels.options().path);
-        Paths { flight, shm, path, counts }
+        let (flight, choice) = (Flight::new(self.inner.clone(), session), self.inner.channels.options().transport);
+        Paths { flight, shm, choice, counts }
     }
 
     /// The URL it is connected to.
@@ -218,11 +218,11 @@ impl Remote {
 /// [`Error::Server`] when it is the only path allowed and cannot be had.
 fn near_memory(
     url: &str,
-    path: Path,
+    choice: Choice,
     near: Option<String>,
     shm: impl FnOnce(&str) -> Shm,
 ) -> Result<Option<Arc<Shm>>, Error> {
-    if path == Path::Flight {
+    if choice == Choice::Flight {
         return Ok(None);
     }
     let why = match near {
@@ -236,7 +236,7 @@ fn near_memory(
             }
         }
     };
-    if path == Path::Shm {
+    if choice == Choice::Shm {
         let why = format!("shared memory is the only path allowed and cannot be had: {why}; use `auto` to take others");
         return Err(Error::Server { url: url.to_owned(), why });
     }

@@ -1,8 +1,12 @@
 //! Which way the bytes of a session come: through memory of the same host where they can, over the network where not.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    fmt,
+    str::FromStr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use arrow::array::ArrayRef;
@@ -22,7 +26,7 @@ use crate::{
 /// Which way bytes may come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Path {
+pub enum Choice {
     /// The best there is for each get.
     #[default]
     Auto,
@@ -30,6 +34,25 @@ pub enum Path {
     Flight,
     /// Through shared memory alone: what cannot be read there is an error.
     Shm,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Flight => "flight",
+            Self::Shm => "shm",
+        })
+    }
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = [Self::Auto, Self::Flight, Self::Shm].into_iter().find(|choice| choice.to_string() == text);
+        known.ok_or_else(|| format!("found the transport `{text}`, expected auto, flight or shm"))
+    }
 }
 
 /// Gets by the way they came.
@@ -58,7 +81,7 @@ impl Counts {
 pub(super) struct Paths {
     pub(super) flight: Flight,
     pub(super) shm: Option<Arc<Shm>>,
-    pub(super) path: Path,
+    pub(super) choice: Choice,
     pub(super) counts: Arc<Counts>,
 }
 
@@ -76,7 +99,7 @@ impl Paths {
         match shm.get(pointer) {
             Ok(views) => Ok(Some(views)),
             Err(Otherwise::Refused(error)) => Err(error),
-            Err(Otherwise::Elsewhere(why)) if self.path == Path::Shm => {
+            Err(Otherwise::Elsewhere(why)) if self.choice == Choice::Shm => {
                 let why = format!("{why}; shared memory is the only path allowed, use `auto` to take others");
                 Err(TransportError::Travel { column: pointer.name.clone(), why })
             }

@@ -45,8 +45,9 @@ impl<const SHM: bool> Fixture for OverTheWire<SHM> {
             shm: None,
         };
         let server = server::start(service, &server::Options::default()).unwrap();
-        let path = if SHM { Path::Shm } else { Path::Flight };
-        let remote = Remote::connect(server.url(), server.token(), Options { path, ..Options::default() }).unwrap();
+        let transport = if SHM { Choice::Shm } else { Choice::Flight };
+        let remote =
+            Remote::connect(server.url(), server.token(), Options { transport, ..Options::default() }).unwrap();
         let session = remote.session("writer").unwrap();
         let transport = remote.paths(session.id());
         Self { store, remote, transport, declared, _session: session, _server: server }
@@ -167,8 +168,8 @@ mod shm {
         Served { store, server, pointer: pointer.columns[0].clone() }
     }
 
-    fn connect(served: &Served, path: Path) -> Result<Remote, Error> {
-        Remote::connect(served.server.url(), served.server.token(), Options { path, ..Options::default() })
+    fn connect(served: &Served, transport: Choice) -> Result<Remote, Error> {
+        Remote::connect(served.server.url(), served.server.token(), Options { transport, ..Options::default() })
     }
 
     fn numbers(views: &[View]) -> Vec<u32> {
@@ -183,7 +184,7 @@ mod shm {
     #[test]
     fn no_byte_is_copied_and_the_store_keeps_what_is_read() {
         let served = served(true, 1000);
-        let remote = connect(&served, Path::Auto).unwrap();
+        let remote = connect(&served, Choice::Auto).unwrap();
         let session = remote.session("reader").unwrap();
         let paths = remote.paths(session.id());
         let views = paths.get(&served.pointer).unwrap();
@@ -203,17 +204,17 @@ mod shm {
     #[test]
     fn bytes_that_cannot_be_mapped_come_over_flight_unless_that_is_not_allowed() {
         let served = served(false, 10);
-        let remote = connect(&served, Path::Auto).unwrap();
+        let remote = connect(&served, Choice::Auto).unwrap();
         assert_eq!(numbers(&remote.paths(SessionId(1)).get(&served.pointer).unwrap()), (0..10).collect::<Vec<u32>>());
         assert_eq!(remote.traffic(), Traffic { shm: 0, flight: 1 });
-        let error = connect(&served, Path::Shm).unwrap_err().to_string();
+        let error = connect(&served, Choice::Shm).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed and cannot be had"), "{error}");
     }
 
     #[test]
     fn what_a_reader_held_is_free_when_its_socket_ends_and_nobody_else_notices() {
         let served = served(true, 1000);
-        let other = connect(&served, Path::Shm).unwrap();
+        let other = connect(&served, Choice::Shm).unwrap();
         let session = other.session("other").unwrap();
         let (mut stream, port) = (raw(&served), port(&served));
         assert!(matches!(asked(&mut stream, Question::Get((&served.pointer).into())), Word::Failure(_)), "not entered");
@@ -240,7 +241,7 @@ mod shm {
     #[test]
     fn a_store_that_has_ended_leaves_what_was_read_as_it_was() {
         let served = served(true, 1000);
-        let remote = connect(&served, Path::Shm).unwrap();
+        let remote = connect(&served, Choice::Shm).unwrap();
         let views = remote.paths(SessionId(1)).get(&served.pointer).unwrap();
         let pointer = served.pointer.clone();
         drop(served);

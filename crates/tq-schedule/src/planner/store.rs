@@ -57,6 +57,7 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
         durability,
         arena: given.arena,
         kind: given.kind,
+        transport: given.transport,
         listen: None,
     };
     let Some(listen) = given.listen else {
