@@ -1,7 +1,7 @@
 //! Bytes of a store on the same host: its segments are mapped once, and a get brings places in them. No byte is copied.
 //!
 //! A view's buffers keep its grant, so that the store keeps the bytes for as long as anything here can read them. When the
-//! store's process ends, what is mapped stays as it is.
+//! store's process ends, shared memory stays as it is; files are held by leases and pins alone from then on (`docs/decisions/0015`).
 
 use std::{
     collections::HashMap,
