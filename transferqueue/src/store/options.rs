@@ -53,8 +53,8 @@ pub struct Options {
     pub arena: Option<PathBuf>,
     /// Size of a file of the arena, or of a segment of shared memory, in bytes; its room is reserved at once.
     pub arena_segment_bytes: usize,
-    /// Whether bytes that need not outlive the process lie in shared memory, in segments that are used again. (Nobody maps them yet
-    /// but the store.)
+    /// Whether bytes that need not outlive the process lie in shared memory, in segments that are used again, so that readers of
+    /// the same host map them.
     pub shared: bool,
     /// Where cells go that leave memory: when the budget keeps groups out, those that only readers outside the run
     /// ([`Task::external`](crate::catalog::definition::Task::external)) still want. `None`: they stay.
