@@ -32,6 +32,34 @@ pub(super) enum Message {
     Interrupted,
 }
 
+/// The validation rounds of a phase.
+#[derive(Clone, Copy)]
+struct Rounds {
+    /// One after every so many versions, and after the last; `None`: none at all. (0: after the last alone.)
+    every: Option<u64>,
+    /// Whether one runs before the first update.
+    first: bool,
+}
+
+impl Rounds {
+    fn of(phase: &Phase) -> Self {
+        let first = phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool);
+        let every = phase.partitions.values().find_map(|partition| match partition.rows {
+            plan::Rows::Expand { every, .. } => every,
+            _ => None,
+        });
+        Self { every, first: first.unwrap_or(true) }
+    }
+
+    /// Whether one follows the publication of a version; `over`: it is the last.
+    fn follow(self, version: u64, over: bool) -> bool {
+        self.every.is_some_and(|every| match version {
+            0 => self.first,
+            version => over || (every > 0 && version % every == 0),
+        })
+    }
+}
+
 /// The journal's state.
 pub(super) struct Journal {
     store: Store,
@@ -40,8 +68,7 @@ pub(super) struct Journal {
     lines: Lines,
     audit: Audit,
     bar: ProgressBar,
-    /// Versions after which a validation round runs: every so many, and whether before the first update.
-    rounds: Option<(u64, bool)>,
+    rounds: Rounds,
     named: u64,
     states: VecDeque<u64>,
     /// How many of them are kept; `None`: all.
@@ -66,6 +93,7 @@ impl Journal {
         let mut lines = Lines::open(&folder, &settings::loggers(plan)?, origin, keeps)?;
         let kept_states = settings::kept_states(plan)?;
         let mut audit = Audit::open(&folder.file("audit.jsonl"))?;
+        let rounds = Rounds::of(phase);
         match origin {
             Origin::Beginning => {}
             Origin::State(steps) => {
@@ -82,7 +110,7 @@ impl Journal {
                 for publication in &gap.publications {
                     let steps = publication.cycle.map_or(0, |cycle| cycle + 1);
                     audit.append(publication, &definition, steps)?;
-                    lines.recover(steps)?;
+                    lines.recover(steps, rounds.follow(publication.version, steps == total))?;
                 }
             }
         }
@@ -90,12 +118,6 @@ impl Journal {
             Origin::There(gap) => gap.named,
             other => other.steps(),
         };
-        let first =
-            phase.parameters.pointer("/trainer/val_before_train").and_then(serde_json::Value::as_bool).unwrap_or(true);
-        let rounds = phase.partitions.values().find_map(|p| match p.rows {
-            plan::Rows::Expand { every: Some(every), .. } => Some((every, first)),
-            _ => None,
-        });
         let bar = ProgressBar::with_draw_target(
             Some(total),
             if progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() },
@@ -157,6 +179,7 @@ impl Journal {
         let mut metrics = self.board.take(published.cycle);
         if let Some(cycle) = published.cycle {
             self.audit.append(&published, &self.store.definition(), steps)?;
+            fail_point!("journal::audited");
             let seconds = self.last_step.elapsed().as_secs_f64();
             self.last_step = Instant::now();
             metrics.set("training/global_step", steps as f64);
@@ -167,7 +190,7 @@ impl Journal {
             }
             self.show(cycle, &metrics);
         }
-        let waits = self.is_validated(published.version, over);
+        let waits = self.rounds.follow(published.version, over);
         if published.cycle.is_some() || waits {
             self.lines.add(steps, metrics, waits)?;
         }
@@ -214,13 +237,6 @@ impl Journal {
             fs::remove_dir_all(&path).with_context(|| format!("cannot delete `{}`", path.display()))?;
         }
         Ok(())
-    }
-
-    fn is_validated(&self, version: u64, over: bool) -> bool {
-        self.rounds.is_some_and(|(every, first)| match version {
-            0 => first,
-            v => over || (every > 0 && v % every == 0),
-        })
     }
 
     fn show(&mut self, cycle: u64, metrics: &Metrics) {

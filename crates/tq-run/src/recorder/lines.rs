@@ -74,14 +74,14 @@ impl Lines {
         self.flush()
     }
 
-    /// A step whose line went with a killed process, if it did: the step itself is done.
-    pub(super) fn recover(&mut self, step: u64) -> Result<()> {
+    /// A step whose line went with a killed process, if it did: the step itself is done, its validation (`waits`) may not be.
+    pub(super) fn recover(&mut self, step: u64, waits: bool) -> Result<()> {
         if step <= self.last {
             return Ok(());
         }
         let mut metrics = Metrics::new();
         metrics.set("training/global_step", step as f64);
-        self.add(step, metrics, false)
+        self.add(step, metrics, waits)
     }
 
     /// Adds a step's validation. A step that is not held (its line was written before a restart) gets a line of its own.
