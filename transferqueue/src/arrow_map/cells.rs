@@ -99,11 +99,15 @@ pub(crate) fn tight(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapEr
 /// A checked array whose [`offset_bytes`] and [`leaf_bytes`] are its own cells and no others, to be copied from: copied here
 /// if they are not.
 pub(crate) fn plain(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
+    if is_plain(column, array) { Ok(array.clone()) } else { copy(column, [array]) }
+}
+
+/// Whether the [`offset_bytes`] and [`leaf_bytes`] of a checked array are its own cells and no others.
+pub(crate) fn is_plain(column: &Column, array: &ArrayRef) -> bool {
     let ends = offsets(array).map(|offsets| (offsets[0], offsets[array.len()] as usize));
     let (first, steps) = ends.unwrap_or((0, array.len()));
     let own = steps.checked_mul(step_bytes(&column.kind));
-    let plain = is_stored(column, array) && first == 0 && own == leaf_bytes(array).map(<[u8]>::len);
-    if plain { Ok(array.clone()) } else { copy(column, [array]) }
+    is_stored(column, array) && first == 0 && own == leaf_bytes(array).map(<[u8]>::len)
 }
 
 fn is_stored(column: &Column, array: &ArrayRef) -> bool {

@@ -31,7 +31,7 @@ use std::{collections::HashMap, sync::Arc};
 use arrow::datatypes::{DataType, Field, Schema};
 
 pub(crate) use build::{bytes_array, dense_array, from_buffers, ragged_array};
-pub(crate) use cells::{check, copy, inner_len, leaf_bytes, offset_bytes, offsets, plain, tight};
+pub(crate) use cells::{check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, plain, tight};
 pub use cells::{own, sizes};
 
 use crate::schema::{Column, Dtype, Kind};

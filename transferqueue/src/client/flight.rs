@@ -24,6 +24,7 @@ use crate::{
     error::Error,
     ids::{ColumnId, PartitionId, SessionId},
     ipc::Messages,
+    schema::Column,
     server::limits::BATCH_BYTES,
     transport::{Placed, Purpose, Target, Transport, TransportError, View},
     unit::{OpenCell, UnitError},
@@ -71,7 +72,7 @@ impl Flight {
         block_on(self.client.call(Some(self.session), &crate::catalog::command::Command::Heartbeat, None)).map(drop)
     }
 
-    fn attempts(&self) -> Attempts {
+    pub(super) fn attempts(&self) -> Attempts {
         Attempts::new(Instant::now() + self.client.channels.options().patience)
     }
 
@@ -159,18 +160,31 @@ pub(crate) fn checked(schema: Option<SchemaRef>, arrays: &[ArrayRef], rows: u64)
     arrays.iter().map(|array| aligned(&column, array)).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-impl Transport for Flight {
-    fn name(&self) -> &'static str {
-        "flight"
-    }
+/// A put that has its number, and may be sent again under it, whichever way.
+pub(super) struct Begun<'a> {
+    pub(super) column: &'a Column,
+    pub(super) array: ArrayRef,
+    pub(super) put: wire::Put,
+    lane: Arc<Lane>,
+}
 
-    fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        let name = &target.column.name;
-        let map = |error| TransportError::Unit(UnitError::Map(error));
-        let travel = |why: String| TransportError::Travel { column: name.clone(), why };
-        // Refused here as the unit would, before a byte travels.
-        let array = arrow_map::own(target.column, &array).map_err(map)?;
-        let lane = self.client.lane(self.session).map_err(|error| travel(error.to_string()))?;
+impl Begun<'_> {
+    /// The cells lie where the store says.
+    pub(super) fn end(self, placed: wire::Placed) -> Result<Placed, TransportError> {
+        let travel = |why| TransportError::Travel { column: self.column.name.clone(), why };
+        let (chunk, slot, sizes) = placed.read(self.array.len()).map_err(travel)?;
+        let hold = Hold { lane: self.lane, spot: Spot { chunk: chunk.0, slot } };
+        Ok(Placed { chunk, slot, sizes, hold: Box::new(hold) })
+    }
+}
+
+impl Flight {
+    /// Numbers a put. Refuses cells as the unit would, before a byte travels.
+    pub(super) fn begin<'a>(&self, target: Target<'a>, array: ArrayRef) -> Result<Begun<'a>, TransportError> {
+        let column = target.column;
+        arrow_map::check(column, &array).map_err(|error| TransportError::Unit(UnitError::Map(error)))?;
+        let travel = |error: Error| TransportError::Travel { column: column.name.clone(), why: error.to_string() };
+        let lane = self.client.lane(self.session).map_err(travel)?;
         let put = wire::Put {
             session: self.session.0,
             partition: target.partition.0,
@@ -178,14 +192,31 @@ impl Transport for Flight {
             number: lane.put(),
             partial: target.purpose == Purpose::Partial,
         };
-        let cells = array.len();
-        let schema = Arc::new(Schema::new(vec![arrow_map::field(target.column).map_err(map)?]));
+        Ok(Begun { column, array, put, lane })
+    }
+
+    /// Sends the cells of a put.
+    pub(super) fn send(&self, begun: &Begun<'_>) -> Result<wire::Placed, TransportError> {
+        let Begun { column, array, put, .. } = begun;
+        let map = |error| TransportError::Unit(UnitError::Map(error));
+        let travel = |why: String| TransportError::Travel { column: column.name.clone(), why };
+        let array = arrow_map::tight(column, array).map_err(map)?;
+        let schema = Arc::new(Schema::new(vec![arrow_map::field(column).map_err(map)?]));
         let batch = RecordBatch::try_new(schema, vec![array]).map_err(|error| travel(error.to_string()))?;
-        let result = block_on(self.repeated(name, "a put", || self.put_once(put, batch.clone())))?;
-        let placed: wire::Placed = wire::decode("place", &result.app_metadata).map_err(travel)?;
-        let (chunk, slot, sizes) = placed.read(cells).map_err(travel)?;
-        let hold = Hold { lane, spot: Spot { chunk: chunk.0, slot } };
-        Ok(Placed { chunk, slot, sizes, hold: Box::new(hold) })
+        let result = block_on(self.repeated(&column.name, "a put", || self.put_once(*put, batch.clone())))?;
+        wire::decode("place", &result.app_metadata).map_err(travel)
+    }
+}
+
+impl Transport for Flight {
+    fn name(&self) -> &'static str {
+        "flight"
+    }
+
+    fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
+        let begun = self.begin(target, array)?;
+        let placed = self.send(&begun)?;
+        begun.end(placed)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
@@ -208,7 +239,7 @@ impl Transport for Flight {
 }
 
 /// A received array, checked; copied only when a buffer of it does not start on 64 bytes.
-fn aligned(column: &crate::schema::Column, array: &ArrayRef) -> Result<ArrayRef, arrow_map::MapError> {
+fn aligned(column: &Column, array: &ArrayRef) -> Result<ArrayRef, arrow_map::MapError> {
     fn on_64(data: &ArrayData) -> bool {
         let starts =
             |buffer: &arrow::buffer::Buffer| buffer.is_empty() || (buffer.as_ptr() as usize).is_multiple_of(64);

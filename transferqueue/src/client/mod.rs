@@ -39,7 +39,7 @@ use std::{
 use bytes::Bytes;
 use prost::Message;
 
-pub use self::paths::{Choice, Traffic};
+pub use self::paths::{Choice, Traffic, Ways};
 pub use crate::wire::tls::ClientTls;
 
 use self::{
@@ -231,7 +231,7 @@ fn near_memory(
             let shm = shm(&address);
             match shm.connect() {
                 Ok(()) => return Ok(Some(Arc::new(shm))),
-                Err(Otherwise::Elsewhere(why)) => why,
+                Err(Otherwise::Lost(why) | Otherwise::Elsewhere(why)) => why,
                 Err(Otherwise::Refused(error)) => error.to_string(),
             }
         }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     flight::Flight,
+    runtime::block_on,
     shm::{Otherwise, Shm},
 };
 use crate::{
@@ -55,25 +56,38 @@ impl FromStr for Choice {
     }
 }
 
-/// Gets by the way they came.
+/// Gets and puts by the way they went.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    shm: AtomicU64,
-    flight: AtomicU64,
+    gets: Ways<AtomicU64>,
+    puts: Ways<AtomicU64>,
 }
 
-/// How many gets came which way.
+/// What went which way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ways<T = u64> {
+    /// Through shared memory: between the processes no byte was copied.
+    pub shm: T,
+    /// Over Arrow Flight.
+    pub flight: T,
+}
+
+/// How many gets and puts went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Through shared memory: no byte was copied.
-    pub shm: u64,
-    /// Over Arrow Flight.
-    pub flight: u64,
+    /// Cells that were read.
+    pub gets: Ways,
+    /// Cells that were written.
+    pub puts: Ways,
 }
 
 impl Counts {
     pub(super) fn traffic(&self) -> Traffic {
-        Traffic { shm: self.shm.load(Ordering::Relaxed), flight: self.flight.load(Ordering::Relaxed) }
+        let read = |ways: &Ways<AtomicU64>| Ways {
+            shm: ways.shm.load(Ordering::Relaxed),
+            flight: ways.flight.load(Ordering::Relaxed),
+        };
+        Traffic { gets: read(&self.gets), puts: read(&self.puts) }
     }
 }
 
@@ -93,20 +107,26 @@ impl Paths {
         self.shm.iter().for_each(|shm| shm.settle().unwrap());
     }
 
-    /// Through shared memory; `None`: another way is to be tried.
-    fn near(&self, pointer: &ColumnRef) -> Result<Option<Vec<View>>, TransportError> {
+    /// Through shared memory; `None`: another way is to be tried. Where no other is allowed, a store that does not answer is
+    /// asked again, for as long as it would be over Flight.
+    fn near<T>(&self, column: &str, ask: impl Fn(&Shm) -> Result<T, Otherwise>) -> Result<Option<T>, TransportError> {
         let Some(shm) = &self.shm else { return Ok(None) };
-        match shm.get(pointer) {
-            Ok(views) => Ok(Some(views)),
-            Err(Otherwise::Refused(error)) => Err(error),
-            Err(Otherwise::Elsewhere(why)) if self.choice == Choice::Shm => {
+        let alone = self.choice == Choice::Shm;
+        let mut attempts = self.flight.attempts();
+        loop {
+            let why = match ask(shm) {
+                Ok(done) => return Ok(Some(done)),
+                Err(Otherwise::Refused(error)) => return Err(error),
+                Err(Otherwise::Lost(_)) if alone && block_on(attempts.again()) => continue,
+                Err(Otherwise::Lost(why)) if alone => format!("{why} (asked for {} ms)", attempts.waited_ms()),
+                Err(Otherwise::Lost(why) | Otherwise::Elsewhere(why)) => why,
+            };
+            if alone {
                 let why = format!("{why}; shared memory is the only path allowed, use `auto` to take others");
-                Err(TransportError::Travel { column: pointer.name.clone(), why })
+                return Err(TransportError::Travel { column: column.to_owned(), why });
             }
-            Err(Otherwise::Elsewhere(why)) => {
-                tracing::debug!(column = pointer.name, why, "over Flight instead");
-                Ok(None)
-            }
+            tracing::debug!(column, why, "over Flight instead");
+            return Ok(None);
         }
     }
 }
@@ -117,19 +137,32 @@ impl Transport for Paths {
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        self.flight.put(target, array)
+        let begun = self.flight.begin(target, array)?;
+        let near = self.near(&begun.column.name, |shm| shm.put(begun.put, begun.column, &begun.array))?;
+        let placed = match near {
+            Some(placed) => {
+                self.counts.puts.shm.fetch_add(1, Ordering::Relaxed);
+                placed
+            }
+            None => {
+                let placed = self.flight.send(&begun)?;
+                self.counts.puts.flight.fetch_add(1, Ordering::Relaxed);
+                placed
+            }
+        };
+        begun.end(placed)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
         if pointer.runs.iter().all(|run| run.len == 0) {
             return Ok(Vec::new());
         }
-        if let Some(views) = self.near(pointer)? {
-            self.counts.shm.fetch_add(1, Ordering::Relaxed);
+        if let Some(views) = self.near(&pointer.name, |shm| shm.get(pointer))? {
+            self.counts.gets.shm.fetch_add(1, Ordering::Relaxed);
             return Ok(views);
         }
         let views = self.flight.get(pointer)?;
-        self.counts.flight.fetch_add(1, Ordering::Relaxed);
+        self.counts.gets.flight.fetch_add(1, Ordering::Relaxed);
         Ok(views)
     }
 

@@ -1,4 +1,5 @@
-//! Bytes of a store on the same host: its segments are mapped once, and a get brings places in them. No byte is copied.
+//! Bytes of a store on the same host: its segments are mapped once, a get brings places in them, and a put writes where its
+//! cells are to lie. No byte is copied after that.
 //!
 //! A view's buffers keep its grant, so that the store keeps the bytes for as long as anything here can read them. When the
 //! store's process ends, shared memory stays as it is; files are held by leases and pins alone from then on (`docs/decisions/0015`).
@@ -10,7 +11,10 @@ use std::{
     mem::MaybeUninit,
     net::Shutdown,
     os::unix::net::UnixStream,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,10 +29,10 @@ use crate::{
     schema::Column,
     server::shm::abstract_name,
     transport::{TransportError, View},
-    unit::arena::Foreign,
+    unit::arena::{Fillable, Foreign, Layout},
     wire::{
         self, Pointer,
-        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Say, Segments, Word},
+        shm::{Ask, DESCRIPTORS, Enter, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word},
     },
 };
 
@@ -39,11 +43,15 @@ pub(super) struct Shm {
     patience: Duration,
     message_bytes: usize,
     connection: Mutex<Option<Connection>>,
+    /// Number of the next room that is reserved, on whichever connection.
+    rooms: AtomicU64,
 }
 
-/// Why a get did not come this way.
+/// Why something did not go this way.
 pub(super) enum Otherwise {
-    /// Another way may bring it.
+    /// The store did not answer; it may, when it is asked again.
+    Lost(String),
+    /// Another way may do it.
     Elsewhere(String),
     /// No way will.
     Refused(TransportError),
@@ -51,7 +59,7 @@ pub(super) enum Otherwise {
 
 impl From<io::Error> for Otherwise {
     fn from(error: io::Error) -> Self {
-        Self::Elsewhere(format!("shared memory: {error}"))
+        Self::Lost(format!("shared memory: {error}"))
     }
 }
 
@@ -60,6 +68,8 @@ struct Connection {
     reading: UnixStream,
     writing: Arc<Writing>,
     segments: HashMap<u64, Arc<Foreign>>,
+    /// Segments that this process alone fills.
+    to_fill: HashMap<u64, Arc<Fillable>>,
 }
 
 /// The half that questions and releases are written to, a whole frame at a time.
@@ -93,7 +103,14 @@ impl Writing {
 
 impl Shm {
     pub(super) fn new(address: &str, enter: Enter, patience: Duration, message_bytes: usize) -> Self {
-        Self { address: address.to_owned(), enter, patience, message_bytes, connection: Mutex::default() }
+        Self {
+            address: address.to_owned(),
+            enter,
+            patience,
+            message_bytes,
+            connection: Mutex::default(),
+            rooms: AtomicU64::new(1),
+        }
     }
 
     /// Connects, if it is not connected.
@@ -104,23 +121,78 @@ impl Shm {
     /// Views of the cells that a pointer names.
     pub(super) fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, Otherwise> {
         let mut there = self.lock();
-        let asked = self.connected(&mut there)?.get(pointer, self.message_bytes);
-        if let Err(error) = &asked {
-            tracing::debug!(%error, "shared memory");
-            // The next get connects again.
-            *there = None;
-        }
-        match asked? {
+        match self.asked(&mut there, Question::Get(Pointer::from(pointer)))? {
             Word::Granted(granted) => self.views(&mut there, &pointer.name, granted),
-            Word::Elsewhere(why) => Err(Otherwise::Elsewhere(why)),
-            Word::Failure(failure) => Err(match failure.into_error(&self.address) {
-                Error::Transport(gone @ TransportError::Gone { .. }) => Otherwise::Refused(gone),
-                error => {
-                    Otherwise::Refused(TransportError::Travel { column: pointer.name.clone(), why: error.to_string() })
-                }
-            }),
-            Word::Welcome(_) | Word::Segments(_) => Err(nonsense("an answer to something else").into()),
+            other => Err(self.otherwise(&pointer.name, other)),
         }
+    }
+
+    /// Puts checked cells: writes them where the store wants them.
+    pub(super) fn put(&self, put: wire::Put, column: &Column, array: &ArrayRef) -> Result<wire::Placed, Otherwise> {
+        let refused = |why| Otherwise::Refused(TransportError::Travel { column: column.name.clone(), why });
+        let array = arrow_map::plain(column, array).map_err(|error| refused(error.to_string()))?;
+        let Layout { rows, offsets, values } = Layout::of(&array);
+        let room = self.rooms.fetch_add(1, Ordering::Relaxed);
+        let reserve = Reserve {
+            room,
+            partition: put.partition,
+            column: put.column,
+            rows: rows as u32,
+            offsets: offsets as u64,
+            values: values as u64,
+        };
+        let (place, segment) = self.reserve(&column.name, reserve)?;
+        // Others use the connection meanwhile.
+        let filled = segment.fill(place.at, &array);
+        filled.ok_or_else(|| refused(format!("{} bytes at {} are not in the segment", place.len, place.at)))?;
+        match self.asked(&mut self.lock(), Question::Fill(Fill { room, put }))? {
+            Word::Placed(placed) => Ok(placed),
+            other => Err(self.otherwise(&column.name, other)),
+        }
+    }
+
+    /// Room for the cells of a put, and the segment that it lies in.
+    fn reserve(&self, column: &str, reserve: Reserve) -> Result<(Place, Arc<Fillable>), Otherwise> {
+        let mut there = self.lock();
+        let Room { place, gone } = match self.asked(&mut there, Question::Reserve(reserve))? {
+            Word::Room(room) => room,
+            other => return Err(self.otherwise(column, other)),
+        };
+        let connection = there.as_mut().expect("invariant: it has just answered");
+        let segment = connection.to_fill.get(&place.segment).cloned();
+        connection.forget(&gone);
+        Ok((place, segment.ok_or_else(|| nonsense("room in a segment that never came"))?))
+    }
+
+    /// The answer to a question. When none comes, the next question connects again.
+    fn asked(&self, there: &mut Option<Connection>, question: Question) -> Result<Word, Otherwise> {
+        let answered = self.connected(there)?.ask(question, self.message_bytes);
+        Ok(answered.inspect_err(|error| {
+            tracing::debug!(%error, "shared memory");
+            *there = None;
+        })?)
+    }
+
+    /// What is not the answer that was hoped for.
+    fn otherwise(&self, column: &str, word: Word) -> Otherwise {
+        match word {
+            Word::Elsewhere(why) => Otherwise::Elsewhere(why),
+            Word::Failure(failure) => Otherwise::Refused(match failure.into_error(&self.address) {
+                Error::Transport(gone @ TransportError::Gone { .. }) => gone,
+                error => TransportError::Travel { column: column.to_owned(), why: error.to_string() },
+            }),
+            _ => Otherwise::Refused(TransportError::Travel {
+                column: column.to_owned(),
+                why: "shared memory: the store sent an answer to something else".to_owned(),
+            }),
+        }
+    }
+
+    /// What this process has written at a place in a segment of its own.
+    #[cfg(test)]
+    pub(super) fn wrote(&self, place: Place) -> Vec<u8> {
+        let there = self.lock();
+        there.as_ref().unwrap().to_fill[&place.segment].bytes(place.at, place.len).to_vec()
     }
 
     /// Waits until the store has heard of every view that was dropped.
@@ -143,7 +215,7 @@ impl Shm {
         let connection = there.as_mut().expect("invariant: it has just answered");
         let grant = Arc::new(Grant { number: granted.grant, writing: connection.writing.clone() });
         let views = connection.views(&granted, &grant);
-        granted.gone.iter().for_each(|id| drop(connection.segments.remove(id)));
+        connection.forget(&granted.gone);
         views.map_err(|why| {
             Otherwise::Refused(TransportError::Travel {
                 column: column.to_owned(),
@@ -163,17 +235,24 @@ impl Connection {
         reading.set_read_timeout(Some(patience))?;
         reading.set_write_timeout(Some(patience))?;
         let writing = Arc::new(Writing(Mutex::new(reading.try_clone()?)));
-        let mut connection = Self { reading, writing, segments: HashMap::new() };
-        connection.writing.ask(Question::Enter(enter.clone()))?;
-        match connection.hear(most)? {
+        let mut connection = Self { reading, writing, segments: HashMap::new(), to_fill: HashMap::new() };
+        match connection.ask(Question::Enter(enter.clone()), most)? {
             Word::Welcome(_) => Ok(connection),
             Word::Failure(failure) => Err(Otherwise::Elsewhere(failure.into_error(address).to_string())),
             _ => Err(nonsense("another answer to the first word").into()),
         }
     }
 
-    fn get(&mut self, pointer: &ColumnRef, most: usize) -> io::Result<Word> {
-        self.writing.ask(Question::Get(Pointer::from(pointer)))?;
+    /// Segments that nobody will speak of again.
+    fn forget(&mut self, gone: &[u64]) {
+        for id in gone {
+            self.segments.remove(id);
+            self.to_fill.remove(id);
+        }
+    }
+
+    fn ask(&mut self, question: Question, most: usize) -> io::Result<Word> {
+        self.writing.ask(question)?;
         loop {
             match self.hear(most)? {
                 Word::Segments(_) => {}
@@ -195,12 +274,16 @@ impl Connection {
         self.reading.read_exact(&mut frame)?;
         let say: Say = wire::decode("answer", &frame).map_err(io::Error::other)?;
         let word = say.word.ok_or_else(|| nonsense("an answer that this client does not know"))?;
-        if let Word::Segments(Segments { ids, bytes }) = &word {
+        if let Word::Segments(Segments { ids, bytes, to_fill }) = &word {
             if ids.len() != files.len() || bytes.len() != files.len() {
                 return Err(nonsense("another number of descriptors than it says"));
             }
             for ((id, bytes), file) in ids.iter().zip(bytes).zip(&files) {
-                self.segments.insert(*id, Foreign::over(file, *bytes)?);
+                if *to_fill {
+                    self.to_fill.insert(*id, Arc::new(Fillable::over(file, *bytes)?));
+                } else {
+                    self.segments.insert(*id, Foreign::over(file, *bytes)?);
+                }
             }
         }
         Ok(word)

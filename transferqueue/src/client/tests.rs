@@ -134,7 +134,7 @@ mod shm {
 
     use std::{
         io::{Read, Write},
-        os::unix::net::UnixStream,
+        os::unix::{fs::PermissionsExt, net::UnixStream},
     };
 
     use super::*;
@@ -143,7 +143,10 @@ mod shm {
         catalog::command::{ColumnRef, NewRow},
         server::shm::{abstract_name, address},
         transport::View,
-        wire::shm::{Ask, Question, Say, Word},
+        wire::{
+            self,
+            shm::{Ask, Fill, Question, Reserve, Say, Word},
+        },
     };
 
     struct Served {
@@ -177,6 +180,10 @@ mod shm {
         views.iter().flat_map(of).collect()
     }
 
+    fn read_over(shm: u64, flight: u64) -> Traffic {
+        Traffic { gets: Ways { shm, flight }, ..Traffic::default() }
+    }
+
     fn pinned(store: &Store) -> u64 {
         store.units().stats().total().pinned
     }
@@ -189,7 +196,7 @@ mod shm {
         let paths = remote.paths(session.id());
         let views = paths.get(&served.pointer).unwrap();
         assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
-        assert_eq!((remote.traffic(), remote.bytes_received()), (Traffic { shm: 1, flight: 0 }, 0));
+        assert_eq!((remote.traffic(), remote.bytes_received()), (read_over(1, 0), 0));
         assert!(pinned(&served.store) >= 4000);
         // An array that outlives its view keeps the bytes as well.
         let array = views[0].array().slice(7, 1);
@@ -206,9 +213,103 @@ mod shm {
         let served = served(false, 10);
         let remote = connect(&served, Choice::Auto).unwrap();
         assert_eq!(numbers(&remote.paths(SessionId(1)).get(&served.pointer).unwrap()), (0..10).collect::<Vec<u32>>());
-        assert_eq!(remote.traffic(), Traffic { shm: 0, flight: 1 });
+        assert_eq!(remote.traffic(), read_over(0, 1));
         let error = connect(&served, Choice::Shm).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed and cannot be had"), "{error}");
+    }
+
+    #[test]
+    fn a_reader_maps_what_the_writer_wrote_where_it_wrote_it() {
+        let served = served(true, 1);
+        let [writer, reader] = [0, 1].map(|_| connect(&served, Choice::Shm).unwrap());
+        let session = writer.session("writer").unwrap();
+        let rows = vec![NewRow::default(); 1000];
+        let cells = Outputs::new().dense("number", Vec::from_iter(5..1005_u32));
+        session.put(PartitionId(0), rows, cells, testing::soon()).unwrap();
+        let (pointer, _) = served.store.resolve(PartitionId(0), None, &["number"]).unwrap();
+        let pointer = &pointer.columns[0];
+        let views = reader.paths(SessionId(9)).get(pointer).unwrap();
+        assert_eq!(numbers(&views)[1..], Vec::from_iter(5..1005));
+        let ways = Ways { shm: 1, flight: 0 };
+        assert_eq!(writer.traffic(), Traffic { gets: Ways::default(), puts: ways });
+        assert_eq!(reader.traffic(), Traffic { gets: ways, puts: Ways::default() });
+        // The place that a reader is told is the one in the writer's own segment.
+        let mut stream = raw(&served);
+        let enter = Enter { token: served.server.token().into(), incarnation: reader.incarnation() };
+        asked(&mut stream, Question::Enter(enter));
+        asked(&mut stream, Question::Get(pointer.into()));
+        let Word::Granted(granted) = heard(&mut stream) else { panic!("not granted") };
+        let place = granted.pieces.last().unwrap().values.unwrap();
+        let wrote = writer.paths(session.id()).shm.unwrap().wrote(place);
+        assert_eq!(wrote, bytemuck::cast_slice::<u32, u8>(&Vec::from_iter(5..1005)));
+    }
+
+    #[test]
+    fn room_that_is_not_filled_is_free_when_its_writer_has_gone() {
+        let served = served(true, 1);
+        let reader = connect(&served, Choice::Shm).unwrap();
+        let unit = served.store.units().iter().next().unwrap().clone();
+        let before = unit.memory().unwrap();
+        let mut stream = raw(&served);
+        let enter = Enter { token: served.server.token().into(), incarnation: reader.incarnation() };
+        asked(&mut stream, Question::Enter(enter));
+        // As large as no chunk is: what was not put leaves nothing in the chunk of others.
+        let reserve = Reserve { room: 7, partition: 0, column: 0, rows: 1 << 18, offsets: 0, values: 1 << 20 };
+        assert!(matches!(asked(&mut stream, Question::Reserve(reserve)), Word::Segments(_)));
+        assert!(matches!(heard(&mut stream), Word::Room(_)));
+        assert_eq!(unit.memory().unwrap().used, before.used + (1 << 20));
+        // What makes no sense is refused, and nothing of it stays.
+        let put = wire::Put { session: 1, partition: 0, column: 0, number: 1, partial: false };
+        let refused = |stream: &mut UnixStream, question| match asked(stream, question) {
+            Word::Failure(failure) => failure.into_error("x").to_string(),
+            other => panic!("{other:?}"),
+        };
+        let error = refused(&mut stream, Question::Reserve(Reserve { room: 8, column: 1, ..reserve }));
+        assert!(error.contains("`jobs` has no such column"), "{error}");
+        let error = refused(&mut stream, Question::Reserve(Reserve { room: 8, offsets: u64::MAX, ..reserve }));
+        assert!(error.contains("expected at most 2147483647; put fewer rows"), "{error}");
+        let error = refused(&mut stream, Question::Reserve(reserve));
+        assert!(error.contains("room 7 is reserved and not filled"), "{error}");
+        let error = refused(&mut stream, Question::Fill(Fill { room: 8, put }));
+        assert!(error.contains("is not reserved by this process"), "{error}");
+        assert_eq!(unit.memory().unwrap().used, before.used + (1 << 20));
+        let ended = wire::Put { session: 4711, ..put };
+        let error = refused(&mut stream, Question::Fill(Fill { room: 7, put: ended }));
+        assert!(error.contains("session 4711"), "{error}");
+        assert_eq!(unit.memory().unwrap().used, before.used);
+        assert!(matches!(asked(&mut stream, Question::Reserve(reserve)), Word::Room(_)));
+        drop(stream);
+        until("the room is free", || unit.memory().unwrap() == before);
+    }
+
+    #[test]
+    fn a_worker_that_may_take_no_other_way_waits_for_the_store_s_next_life() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = StoreOptions {
+            dir: Some(dir.path().to_owned()),
+            durability: crate::store::Durability::Process,
+            ..StoreOptions::default()
+        };
+        let store = Store::create(training(1), options.clone()).unwrap();
+        let served = server::serve(&store, &server::Options::default()).unwrap();
+        let (url, token) = (served.url().to_owned(), served.token().to_owned());
+        let remote = Remote::connect(&url, &token, Options { transport: Choice::Shm, ..Options::default() }).unwrap();
+        let session = remote.session("source").unwrap();
+        testing::feed(&session, 0, 2);
+        drop(served);
+        drop(store);
+        let feeding = std::thread::spawn(move || testing::feed(&session, 2, 4));
+        std::thread::park_timeout(Duration::from_millis(300));
+        let (store, _) = Store::recover(&options, |_, _, _| {}).unwrap();
+        let listen = url.strip_prefix("grpc://").unwrap().parse().unwrap();
+        let token_file = dir.path().join("token");
+        std::fs::write(&token_file, &token).unwrap();
+        std::fs::set_permissions(&token_file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let options = server::Options { listen, token_file: Some(token_file), ..server::Options::default() };
+        let _server = server::serve(&store, &options).unwrap();
+        feeding.join().unwrap();
+        assert_eq!(store.born(PartitionId(0)).unwrap(), 4);
+        assert_eq!(remote.traffic().puts, Ways { shm: 8, flight: 0 });
     }
 
     #[test]
@@ -230,24 +331,30 @@ mod shm {
         other.paths(session.id()).settle();
         assert!(pinned(&served.store) >= 4000);
         drop(stream);
-        let until = Instant::now() + Duration::from_secs(10);
-        while pinned(&served.store) > 0 {
-            assert!(Instant::now() < until, "still pinned 10 s after its reader has gone");
-            std::thread::yield_now();
-        }
+        until("what its reader held is free", || pinned(&served.store) == 0);
         assert_eq!(numbers(&other.paths(SessionId(1)).get(&served.pointer).unwrap()).len(), 1000, "port {port}");
     }
 
     #[test]
     fn a_store_that_has_ended_leaves_what_was_read_as_it_was() {
         let served = served(true, 1000);
-        let remote = connect(&served, Choice::Shm).unwrap();
+        let patience = Duration::from_millis(300);
+        let options = Options { transport: Choice::Shm, patience, ..Options::default() };
+        let remote = Remote::connect(served.server.url(), served.server.token(), options).unwrap();
         let views = remote.paths(SessionId(1)).get(&served.pointer).unwrap();
         let pointer = served.pointer.clone();
         drop(served);
         assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
         let error = remote.paths(SessionId(1)).get(&pointer).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed"), "{error}");
+    }
+
+    fn until(what: &str, mut there: impl FnMut() -> bool) {
+        let until = Instant::now() + Duration::from_secs(10);
+        while !there() {
+            assert!(Instant::now() < until, "10 s and not yet so: {what}");
+            std::thread::yield_now();
+        }
     }
 
     fn port(served: &Served) -> u16 {

@@ -9,6 +9,7 @@
 mod arena;
 mod files;
 mod frames;
+mod neighbours;
 #[cfg(test)]
 mod seeds;
 mod spills;
@@ -24,6 +25,7 @@ use tonic::{metadata::MetadataValue, service::Interceptor};
 pub use self::{
     arena::arena,
     files::{log, snapshot},
+    neighbours::neighbours,
     spills::spills,
     texts::{inspect, messages},
     world::actions,
@@ -43,12 +45,13 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("messages", messages),
     ("actions", actions),
     ("tickets", tickets),
     ("puts", puts),
     ("gets", gets),
+    ("neighbours", neighbours),
     ("log", log),
     ("snapshot", snapshot),
     ("spills", spills),

@@ -28,7 +28,7 @@ use crate::{
 pub(super) type Seed = (&'static str, String, Vec<u8>);
 
 pub(super) fn all() -> Vec<Seed> {
-    [messages(), actions(), tickets(), puts(), gets(), log(), snapshot(), spills(), inspect(), arena()]
+    [messages(), actions(), tickets(), puts(), gets(), neighbours(), log(), snapshot(), spills(), inspect(), arena()]
         .into_iter()
         .flatten()
         .collect()
@@ -186,6 +186,10 @@ fn tickets() -> Vec<Seed> {
     seeds.push(behind(1, "all/tokens/text"));
     seeds.push(behind(1, "bare"));
     named("tickets", seeds)
+}
+
+fn neighbours() -> Vec<Seed> {
+    named("neighbours", super::neighbours::seeds())
 }
 
 fn behind_ticket(ticket: &Ticket) -> Vec<u8> {

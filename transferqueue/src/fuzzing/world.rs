@@ -20,7 +20,7 @@ use crate::{
     schema::{Column, Dtype, Kind},
     server::{Service, control, writing},
     session::Session,
-    store::Store,
+    store::{Options, Store},
     testing,
     wire::{self, Answer, Call, Outcome, action},
 };
@@ -65,9 +65,9 @@ pub(super) fn values(rows: usize) -> Outputs {
 }
 
 impl World {
-    fn new(definition: Definition) -> Self {
+    fn new(definition: Definition, options: Options) -> Self {
         let now = Arc::new(AtomicU64::new(0));
-        let store = Store::still(definition, now.clone()).unwrap();
+        let store = Store::still(definition, options, now.clone()).unwrap();
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
         let service = Service {
@@ -83,12 +83,21 @@ impl World {
 
     /// A table `all` of every kind of column with some rows, a table `bare` without columns, and a session.
     pub(crate) fn of_columns(rows: usize) -> Self {
+        Self::over(Options::default(), rows)
+    }
+
+    /// The same with bytes that other processes of the host can map.
+    pub(crate) fn in_shared_memory(rows: usize) -> Self {
+        Self::over(Options { shared: true, arena_segment_bytes: 1 << 20, ..Options::default() }, rows)
+    }
+
+    fn over(options: Options, rows: usize) -> Self {
         let birth = || Birth::Put { capacity: None };
         let all = Partition { name: "all".into(), columns: columns(), birth: birth() };
         let bare = Partition { name: "bare".into(), columns: vec![], birth: birth() };
         let reads = columns().into_iter().map(|column| column.name).collect();
         let tasks = vec![Task { reads, ..Task::new("read", "all") }];
-        let world = Self::new(Definition { partitions: vec![all, bare], tasks, ..Definition::default() });
+        let world = Self::new(Definition { partitions: vec![all, bare], tasks, ..Definition::default() }, options);
         let session = world.store.session("feeder").unwrap();
         if rows > 0 {
             session.put(PartitionId(0), vec![NewRow::default(); rows], values(rows), testing::soon()).unwrap();
@@ -98,7 +107,7 @@ impl World {
 
     /// A run that trains, with some prompts put and rows sampled.
     pub(crate) fn training() -> Self {
-        let world = Self::new(testing::training(2));
+        let world = Self::new(testing::training(2), Options::default());
         let session = world.store.session("feeder").unwrap();
         testing::publish(&session, None, 0);
         testing::feed(&session, 0, 4);

@@ -40,5 +40,9 @@ pub const FRAME: u32 = (1 << 24) - 1;
 pub const BATCH_BYTES: usize = 8 << 20;
 /// Gets through shared memory that one reader has open.
 pub const GRANTS: usize = 65_536;
+/// Puts that one process of the host has reserved room for and not filled.
+pub const ROOMS: usize = 1024;
+/// Work over more bytes than these is done aside, so that others of its thread go on.
+pub const ASIDE_BYTES: usize = 1 << 20;
 /// After an accept that failed (no file descriptors left) the next one waits this long.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);

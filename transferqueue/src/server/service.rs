@@ -9,7 +9,7 @@ use arrow_flight::{
 use futures::{StreamExt, stream, stream::BoxStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Program, control, listing, reading, writing};
+use super::{Program, control, limits, listing, reading, writing};
 use crate::{
     catalog::{command::Request as Call, definition::Partition},
     error::Error,
@@ -42,6 +42,11 @@ impl Service {
     /// Does what may wait for the disk; others of this thread go on elsewhere then.
     pub(super) fn aside<T>(&self, work: impl FnOnce() -> T) -> T {
         if self.store.waits_for_disk() { tokio::task::block_in_place(work) } else { work() }
+    }
+
+    /// Does what goes through so many bytes; others of this thread go on elsewhere if that takes long.
+    pub(super) fn aside_for<T>(&self, bytes: usize, work: impl FnOnce() -> T) -> T {
+        if bytes > limits::ASIDE_BYTES { tokio::task::block_in_place(work) } else { work() }
     }
 }
 

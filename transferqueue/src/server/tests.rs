@@ -137,7 +137,7 @@ fn a_claim_of_everything_is_served_by_every_sampler() {
     for sampling in [Sampling::Sequential, Sampling::Shuffled, Sampling::Balanced] {
         let mut definition = crate::testing::training(2);
         definition.tasks[0].sampling = sampling;
-        let store = Store::still(definition, Arc::default()).unwrap();
+        let store = Store::still(definition, crate::store::Options::default(), Arc::default()).unwrap();
         let session = store.session("worker").unwrap();
         crate::testing::publish(&session, None, 0);
         crate::testing::feed(&session, 0, 4);

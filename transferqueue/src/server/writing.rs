@@ -1,6 +1,6 @@
 //! Cells that come in: of one column for a session that will name them, or whole rows from a stock client.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow_flight::{FlightData, FlightDescriptor, PutResult, flight_descriptor::DescriptorType};
@@ -14,12 +14,16 @@ use super::{
 };
 use crate::{
     arrow_map,
-    catalog::command::{CellWrite, Command, NewRow, Reply, Request},
+    catalog::{
+        command::{CellWrite, Command, NewRow, Reply, Request},
+        definition::Partition,
+    },
     error::Error,
     ids::{ColumnId, PartitionId, RowId, Rows, SessionId},
     ipc::Messages,
     link::Link,
     outputs,
+    schema::Column,
     store::{asking::Asked, core::Sender, held::Cells},
     transport::{Placed, Purpose, Target, TransportError},
     unit::{UnitError, Writer},
@@ -91,31 +95,68 @@ fn partition(service: &Service, descriptor: &FlightDescriptor) -> Result<Partiti
 
 /// Stores cells of one column, in one chunk, and holds them for the session.
 pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Result<wire::Placed, Error> {
-    let partition = PartitionId(put.partition);
-    let description = (service.describe)(partition)?;
-    let travel = |why: String| TransportError::Travel { column: format!("at position {}", put.column), why };
-    let position = usize::try_from(put.column).ok().filter(|at| *at < description.columns.len());
-    let position = position.ok_or_else(|| travel(format!("`{}` has no such column", description.name)))?;
-    let column = &description.columns[position];
+    let to = Destination::of(service, put.partition, put.column)?;
     let mut parts = Vec::with_capacity(batches.len());
     for batch in batches {
         let [part] = batch.columns() else {
-            return Err(travel(format!("the put has {} columns, expected 1", batch.num_columns())).into());
+            let why = format!("the put has {} columns, expected 1", batch.num_columns());
+            return Err(TransportError::Travel { column: to.column().name.clone(), why }.into());
         };
         parts.push(part);
     }
-    let session = SessionId(put.session);
-    if let Some(((chunk, slot), sizes)) = service.aside(|| service.store.held(session, put.number))? {
-        return Ok(wire::Placed::new(chunk, slot, &sizes));
-    }
-    let (id, writer) = (ColumnId(position as u16), Some((session, put.number)));
-    let purpose = if put.partial { Purpose::Partial } else { Purpose::Final };
-    let (placed, bytes) = place(service, writer, Target { partition, id, column, purpose }, &parts)?;
-    // The same put may have come over two connections at once: the place that counts is told.
     let rows = parts.iter().map(|part| part.len() as u64).sum();
-    let cells = Cells { key: (partition, id), rows, bytes, placed };
-    let ((chunk, slot), sizes) = service.aside(|| service.store.hold(session, put.number, cells))?;
-    Ok(wire::Placed::new(chunk, slot, &sizes))
+    to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))
+}
+
+/// The column that a put brings cells of.
+pub(super) struct Destination {
+    description: Arc<Partition>,
+    partition: PartitionId,
+    id: ColumnId,
+}
+
+impl Destination {
+    pub(super) fn of(service: &Service, partition: u32, column: u32) -> Result<Self, Error> {
+        let partition = PartitionId(partition);
+        let description = (service.describe)(partition)?;
+        let position = usize::try_from(column).ok().filter(|at| *at < description.columns.len());
+        let position = position.ok_or_else(|| TransportError::Travel {
+            column: format!("at position {column}"),
+            why: format!("`{}` has no such column", description.name),
+        })?;
+        Ok(Self { description, partition, id: ColumnId(position as u16) })
+    }
+
+    pub(super) fn column(&self) -> &Column {
+        &self.description.columns[usize::from(self.id.0)]
+    }
+
+    /// Whether a put is for this column.
+    pub(super) fn is_of(&self, put: &wire::Put) -> bool {
+        (self.partition.0, u32::from(self.id.0)) == (put.partition, put.column)
+    }
+
+    /// Stores the cells of a put, unless the same put came before, and holds them for its session. `store` says where they lie,
+    /// and how many bytes that takes.
+    pub(super) fn once(
+        &self,
+        service: &Service,
+        put: wire::Put,
+        rows: u64,
+        store: impl FnOnce(Writer, Target<'_>) -> Result<(Placed, u64), TransportError>,
+    ) -> Result<wire::Placed, Error> {
+        let (session, column) = (SessionId(put.session), self.column());
+        if let Some(((chunk, slot), sizes)) = service.aside(|| service.store.held(session, put.number))? {
+            return Ok(wire::Placed::new(chunk, slot, &sizes));
+        }
+        let purpose = if put.partial { Purpose::Partial } else { Purpose::Final };
+        let target = Target { partition: self.partition, id: self.id, column, purpose };
+        let (placed, bytes) = store((session, put.number), target)?;
+        // The same put may have come over two connections at once: the place that counts is told.
+        let cells = Cells { key: (self.partition, self.id), rows, bytes, placed };
+        let ((chunk, slot), sizes) = service.aside(|| service.store.hold(session, put.number, cells))?;
+        Ok(wire::Placed::new(chunk, slot, &sizes))
+    }
 }
 
 /// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else. Says where they

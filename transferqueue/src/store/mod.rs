@@ -108,8 +108,8 @@ impl Store {
 
     /// A store without threads, whose time is set by hand: the same calls in the same order come to the same end.
     #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn still(definition: Definition, now: Arc<AtomicU64>) -> Result<Self, Error> {
-        let options = Options { incarnation: Some(7), ..Options::default() };
+    pub(crate) fn still(definition: Definition, options: Options, now: Arc<AtomicU64>) -> Result<Self, Error> {
+        let options = Options { incarnation: Some(7), ..options };
         Self::begin(definition, &options, Ground { clock: Clock::Set(now), ..Ground::machine() })
     }
 

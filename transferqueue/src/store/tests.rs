@@ -496,8 +496,11 @@ fn a_put_that_left_no_record_is_answered_alike_by_the_next_life() {
     let column = store.describe(partition).unwrap().columns[0].clone();
     let target = Target { partition, id, column: &column, purpose: Purpose::Final };
     let rows = Rows::run(RowId(0), 1);
-    let (_, array) =
-        Outputs::new().ragged("prompt", [[1, 2]]).encode("prompts", &[column.clone()], &rows).unwrap().remove(0);
+    let (_, array) = Outputs::new()
+        .ragged("prompt", [[1, 2]])
+        .encode("prompts", std::slice::from_ref(&column), &rows)
+        .unwrap()
+        .remove(0);
     let placed = store.units().write_for(Some((session, 1)), target, array).unwrap();
     let (chunk, slot, sizes) = (placed.chunk, placed.slot, placed.sizes.clone());
     store.hold(session, 1, held::Cells { key: (partition, id), rows: 1, bytes: 8, placed }).unwrap();

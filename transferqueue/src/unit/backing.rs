@@ -4,7 +4,9 @@ use arrow::array::ArrayRef;
 
 use super::{
     Key, Writer,
-    arena::{Arena, ArenaError, Entry, Memory, MemoryStats, Payload, Places, StoreError},
+    arena::{
+        Arena, ArenaError, Entry, Filled, Filler, Layout, Memory, MemoryStats, Payload, Places, Reserved, StoreError,
+    },
 };
 use crate::{arrow_map, ids::ChunkId, schema::Column};
 
@@ -38,6 +40,29 @@ impl Backing {
         }
     }
 
+    /// Room that another process fills in place; `None` where none can.
+    pub(super) fn reserve(
+        &self,
+        filler: Filler,
+        column: &Column,
+        layout: Layout,
+    ) -> Result<Option<Reserved>, ArenaError> {
+        match self {
+            Self::Heap => Ok(None),
+            Self::Memory(memory) => Reserved::in_memory(memory, filler, layout).map(Some),
+            Self::Files(arena) => Reserved::in_files(arena, filler, column, layout).map(Some),
+        }
+    }
+
+    /// A process will fill no more.
+    pub(super) fn leave(&self, filler: Filler) {
+        match self {
+            Self::Heap => {}
+            Self::Memory(memory) => memory.leave(filler),
+            Self::Files(arena) => arena.leave(filler),
+        }
+    }
+
     pub(super) fn files(&self) -> Option<&Arena> {
         match self {
             Self::Files(arena) => Some(arena),
@@ -58,6 +83,15 @@ impl Backing {
         match self {
             Self::Memory(memory) => Some(memory.stats()),
             Self::Heap | Self::Files(_) => None,
+        }
+    }
+}
+
+impl From<Filled> for Stored {
+    fn from(filled: Filled) -> Self {
+        match filled {
+            Filled::Memory(array) => Self { array, payload: None },
+            Filled::Files(payload) => Self { array: payload.array.clone(), payload: Some(payload) },
         }
     }
 }

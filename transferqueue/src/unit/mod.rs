@@ -47,7 +47,8 @@ use dashmap::DashMap;
 pub(crate) use self::backing::Backing;
 pub(crate) use self::spill::{InFile, Spills};
 use self::{
-    arena::{Arena, Memory, StoreError},
+    arena::{Arena, Filler, Layout, Memory, Reserved, StoreError},
+    backing::Stored,
     chunk::Chunk,
 };
 pub use self::{
@@ -233,10 +234,40 @@ impl Unit {
         target: Target<'_>,
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
+        arrow_map::check(target.column, &array)?;
+        let stored = self.inner.backing.store(target.column, &array)?;
+        self.settle(writer, target, &stored)
+    }
+
+    /// Room for cells of a column that another process of the host fills in place; `None` where the bytes lie otherwise.
+    pub(crate) fn reserve(
+        &self,
+        filler: Filler,
+        column: &Column,
+        layout: Layout,
+    ) -> Result<Option<Reserved>, UnitError> {
+        Ok(self.inner.backing.reserve(filler, column, layout)?)
+    }
+
+    /// Stores the cells that another process has filled in place.
+    pub(crate) fn write_filled(
+        &self,
+        writer: Option<Writer>,
+        target: Target<'_>,
+        reserved: Reserved,
+    ) -> Result<Placed, UnitError> {
+        self.settle(writer, target, &reserved.filled(target.column)?.into())
+    }
+
+    /// A process fills nothing in place any more.
+    pub(crate) fn leave(&self, filler: Filler) {
+        self.inner.backing.leave(filler);
+    }
+
+    /// Checked cells find their place in a chunk.
+    fn settle(&self, writer: Option<Writer>, target: Target<'_>, stored: &Stored) -> Result<Placed, UnitError> {
         let Target { partition, id, column, purpose } = target;
-        arrow_map::check(column, &array)?;
-        let sizes = arrow_map::sizes(column, &array)?;
-        let stored = self.inner.backing.store(column, &array)?;
+        let sizes = arrow_map::sizes(column, &stored.array)?;
         let placed = self.inner.place((partition, id), purpose, stored.array.clone(), sizes)?;
         stored.note((partition, id), (placed.chunk, placed.slot), writer)?;
         Ok(placed)

@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 
 use arrow::array::{Array, ArrayRef};
 
-use super::*;
+use super::{arena::Fillable, *};
 use crate::{
     arrow_map::dense_array,
     schema::{Dtype, Kind},
@@ -114,4 +114,66 @@ fn a_chunk_is_read_as_the_column_that_it_holds() {
     let error = unit.read(PartitionId(1), ColumnId(1), &[run(&placed, 3)]).unwrap_err();
     assert!(matches!(error, UnitError::Foreign { .. }), "{error}");
     assert!(error.to_string().contains("holds column 2 of partition 1, not column 1 of partition 1"), "{error}");
+}
+
+/// Units whose bytes other processes can map: in shared memory, and in files of this folder.
+fn mappable(dir: &std::path::Path) -> [Unit; 2] {
+    let arena = Arena::create(crate::disk::machine(), dir, 1 << 20, 7).unwrap();
+    [Backing::Memory(Memory::new(1 << 20)), Backing::Files(arena)]
+        .map(|backing| Unit::over(backing, None, 1 << 16, 0, 0))
+}
+
+fn target(column: &Column) -> Target<'_> {
+    Target { partition: PartitionId(1), id: ColumnId(2), column, purpose: Purpose::Final }
+}
+
+#[test]
+fn what_another_process_has_filled_is_not_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    for unit in mappable(dir.path()) {
+        let (column, array) = (column(), cells(10..110));
+        let reserved = unit.reserve(Filler::Process(1), &column, Layout::of(&array)).unwrap().unwrap();
+        let place = reserved.backed();
+        // As the other process does it.
+        let mapped = Fillable::over(&place.writable().unwrap(), place.len() as u64).unwrap();
+        mapped.fill(place.at as u64, &array).unwrap();
+        let placed = unit.write_filled(None, target(&column), reserved).unwrap();
+        let views = unit.read(PartitionId(1), ColumnId(2), &[run(&placed, 100)]).unwrap();
+        assert_eq!(views[0].array(), &array);
+        let places = unit.inner.backing.places().unwrap();
+        let found = places.find(arrow_map::leaf_bytes(views[0].array()).unwrap()).unwrap();
+        assert_eq!((found.id(), found.at), (place.id(), place.at), "it lies where it was written");
+        // The store's own cells lie elsewhere.
+        let own = write(&unit, cells(0..10));
+        let views = unit.read(PartitionId(1), ColumnId(2), &[run(&own, 10)]).unwrap();
+        assert_ne!(places.find(arrow_map::leaf_bytes(views[0].array()).unwrap()).unwrap().id(), place.id());
+    }
+}
+
+#[test]
+fn what_another_process_says_of_its_cells_is_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let ragged = Column::new("tokens", Kind::Ragged { dtype: Dtype::I64, inner: vec![] });
+    let flags = Column::new("flags", Kind::Dense { dtype: Dtype::Bool, shape: vec![] });
+    let layout = |rows, offsets, values| Layout { rows, offsets, values };
+    // The bytes that lie there are the numbers 0, 1, 2, … of 8 bytes each.
+    let wrong = [
+        (column(), layout(3, 0, 16), "16 bytes for 3 cells of 8"),
+        (column(), layout(2, 12, 16), "not those of 2 cells"),
+        (ragged.clone(), layout(1, 4, 16), "large enough"),
+        (ragged.clone(), layout(2, 12, 16), "not those of 2 cells"),
+        (ragged, layout(4, 20, 0), "offset"),
+        (flags, layout(24, 0, 24), "the byte 2, expected 0 or 1"),
+    ];
+    for unit in mappable(dir.path()) {
+        for (column, layout, why) in &wrong {
+            let reserved = unit.reserve(Filler::Process(1), column, *layout).unwrap().unwrap();
+            let place = reserved.backed();
+            let mapped = Fillable::over(&place.writable().unwrap(), place.len() as u64).unwrap();
+            mapped.fill(place.at as u64, &cells(0..8)).unwrap();
+            let error = unit.write_filled(None, target(column), reserved).unwrap_err().to_string();
+            assert!(error.contains(why), "{layout:?} of `{}`: {error}", column.name);
+        }
+        assert_eq!(unit.stats().total().cells, 0);
+    }
 }

@@ -21,7 +21,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use arrow::array::ArrayRef;
 
-use super::{ArenaError, Backing, Grant, OpenCell, Stats, Unit, UnitError, Writer, arena::Backed};
+use super::{
+    ArenaError, Backing, Grant, OpenCell, Stats, Unit, UnitError, Writer,
+    arena::{Backed, Filler, Layout, Reserved},
+};
 use crate::{
     catalog::{State, command::CellRun},
     error::Error,
@@ -101,6 +104,23 @@ impl Units {
         array: ArrayRef,
     ) -> Result<Placed, UnitError> {
         self.emptiest().write_for(writer, target, array)
+    }
+
+    /// Room that another process fills in place, and the unit it is of; `None` where bytes lie otherwise.
+    pub(crate) fn reserve(
+        &self,
+        filler: Filler,
+        column: &Column,
+        layout: Layout,
+    ) -> Result<Option<(Unit, Reserved)>, UnitError> {
+        let unit = self.emptiest();
+        let reserved = unit.reserve(filler, column, layout)?;
+        Ok(reserved.map(|reserved| (unit.clone(), reserved)))
+    }
+
+    /// A process fills nothing in place any more.
+    pub(crate) fn leave(&self, filler: Filler) {
+        self.iter().for_each(|unit| unit.leave(filler));
     }
 
     /// Looks at cells of a column, as [`Unit::read`] does; runs of several units come in the order of the pointer. All of it

@@ -2,11 +2,13 @@
 //!
 //! A frame is its length (u32, little-endian) and one message: [`Ask`] from the client, [`Say`] from the server. The server
 //! answers a question with one message; before it, [`Segments`] bring the segments that this connection has not seen, their
-//! descriptors (to be read alone) in the order of the message. A release is not answered.
+//! descriptors in the order of the message. A release is not answered.
 //!
-//! What was granted is held until it is released or the connection ends.
+//! What was granted is held until it is released or the connection ends. A put is two questions: [`Question::Reserve`] is
+//! answered with a place in a segment that this connection alone may write to, and once the cells lie there, [`Question::Fill`]
+//! with where they count as put. Room that is not filled is free again when the connection ends.
 
-use super::{Failure, Nothing, Pointer};
+use super::{Failure, Nothing, Placed, Pointer, Put};
 
 /// Descriptors that travel with one frame, at most.
 pub(crate) const DESCRIPTORS: usize = 64;
@@ -15,7 +17,7 @@ pub(crate) const DESCRIPTORS: usize = 64;
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ask {
     /// Which of them.
-    #[prost(oneof = "Question", tags = "1, 2, 3")]
+    #[prost(oneof = "Question", tags = "1, 2, 3, 4, 5")]
     pub question: Option<Question>,
 }
 
@@ -31,6 +33,46 @@ pub enum Question {
     /// This grant is not needed any more.
     #[prost(uint64, tag = "3")]
     Release(u64),
+    /// Where shall these cells lie?
+    #[prost(message, tag = "4")]
+    Reserve(Reserve),
+    /// They lie there.
+    #[prost(message, tag = "5")]
+    Fill(Fill),
+}
+
+/// Cells of a column that are about to be put.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Reserve {
+    /// Of which partition.
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// The column's position there.
+    #[prost(uint32, tag = "2")]
+    pub column: u32,
+    /// How many cells.
+    #[prost(uint32, tag = "3")]
+    pub rows: u32,
+    /// Bytes of their offsets; 0 for dense columns. The values begin at the next multiple of 64 behind them.
+    #[prost(uint64, tag = "4")]
+    pub offsets: u64,
+    /// Bytes of their values.
+    #[prost(uint64, tag = "5")]
+    pub values: u64,
+    /// The client's own number for the room. It uses each once, on all of its connections.
+    #[prost(uint64, tag = "6")]
+    pub room: u64,
+}
+
+/// Reserved room is filled.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Fill {
+    /// The room's number.
+    #[prost(uint64, tag = "1")]
+    pub room: u64,
+    /// Who puts what, as over Flight; the column is the one that the room was reserved for.
+    #[prost(message, required, tag = "2")]
+    pub put: Put,
 }
 
 /// Who asks.
@@ -48,7 +90,7 @@ pub struct Enter {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Say {
     /// Which of them.
-    #[prost(oneof = "Word", tags = "1, 2, 3, 4, 5")]
+    #[prost(oneof = "Word", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub word: Option<Word>,
 }
 
@@ -64,12 +106,18 @@ pub enum Word {
     /// Cells, by place.
     #[prost(message, tag = "3")]
     Granted(Granted),
-    /// Some of the cells lie where no other process can map them, and why.
+    /// Some of the cells lie, or would lie, where no other process can map them, and why.
     #[prost(string, tag = "4")]
     Elsewhere(String),
     /// Refused.
     #[prost(message, tag = "5")]
     Failure(Failure),
+    /// Room, by place.
+    #[prost(message, tag = "6")]
+    Room(Room),
+    /// Where cells count as put.
+    #[prost(message, tag = "7")]
+    Placed(Placed),
 }
 
 /// Segments, in the order of the descriptors beside them.
@@ -81,6 +129,20 @@ pub struct Segments {
     /// Bytes of each.
     #[prost(uint64, repeated, tag = "2")]
     pub bytes: Vec<u64>,
+    /// Whether the descriptors are those of segments that this connection fills. (The others can only be read.)
+    #[prost(bool, tag = "3")]
+    pub to_fill: bool,
+}
+
+/// Room for the cells of a put.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Room {
+    /// Where it lies.
+    #[prost(message, required, tag = "1")]
+    pub place: Place,
+    /// Segments that are gone, as in [`Granted`].
+    #[prost(uint64, repeated, tag = "2")]
+    pub gone: Vec<u64>,
 }
 
 /// Cells in the order of the pointer.

@@ -431,7 +431,7 @@ impl Simulation {
         }
         self.down_until = now + *self.random.pick(&[0, 0, 50, 3_000, 40_000]);
         // Nothing of it is left but its files.
-        let nothing = Store::still(Definition::default(), Arc::default()).unwrap();
+        let nothing = Store::still(Definition::default(), Options::default(), Arc::default()).unwrap();
         self.life = Life::new(nothing, Arc::default(), 0);
         if self.options.durability == Durability::Host && self.random.chance(50) {
             self.ended.crashes += 1;

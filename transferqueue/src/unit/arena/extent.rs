@@ -4,11 +4,53 @@ use std::{fs::File, panic::RefUnwindSafe, sync::Arc};
 
 use arrow::{array::ArrayRef, buffer::Buffer};
 
-use super::mapping::Mapping;
+use super::{mapping::Mapping, places::Backed};
 use crate::{
     arrow_map::{self, MapError},
     schema::Column,
 };
+
+/// How the cells of one write lie in their range: offsets, then values on a boundary of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Number of cells.
+    pub(crate) rows: usize,
+    /// Bytes of offsets; 0 for dense columns.
+    pub(crate) offsets: usize,
+    /// Bytes of values.
+    pub(crate) values: usize,
+}
+
+impl Layout {
+    /// Of an array whose bytes are its own cells and no others ([`arrow_map::plain`]).
+    pub(crate) fn of(array: &ArrayRef) -> Self {
+        let [offsets, values] = parts(array).map(<[u8]>::len);
+        Self { rows: array.len(), offsets, values }
+    }
+
+    /// Bytes of all of it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.values_at().saturating_add(self.values)
+    }
+
+    /// Where the values begin.
+    fn values_at(&self) -> usize {
+        self.offsets.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
+    }
+}
+
+/// Offsets and values of an array.
+fn parts(array: &ArrayRef) -> [&[u8]; 2] {
+    [arrow_map::offset_bytes(array), arrow_map::leaf_bytes(array).unwrap_or_default()]
+}
+
+/// Copies the cells of an array to where they are to lie. Once, by the one who was given the range.
+pub(super) fn fill(mapping: &Mapping, at: usize, array: &ArrayRef) {
+    let (layout, [offsets, values]) = (Layout::of(array), parts(array));
+    mapping.write(at, offsets);
+    mapping.write(at + layout.offsets, &[0; ALIGN][..layout.values_at() - layout.offsets]);
+    mapping.write(at + layout.values_at(), values);
+}
 
 /// Ranges begin on cache lines, as Arrow wants it.
 pub(super) const ALIGN: usize = 64;
@@ -34,23 +76,20 @@ pub(super) struct Extent<R: Room> {
     len: usize,
 }
 
-/// Bytes of a range: offsets, then values on a boundary of their own.
-pub(super) fn size(offsets: &[u8], values: &[u8]) -> usize {
-    offsets.len().next_multiple_of(ALIGN) + values.len()
-}
-
 impl<R: Room> Extent<R> {
     /// A range that its caller was given, or that an earlier life has filled.
     pub(super) fn at(room: &Arc<R>, at: usize, len: usize) -> Self {
         Self { room: room.clone(), at, len }
     }
 
-    /// Copies the cells in. Once, by the one who was given the range.
-    pub(super) fn fill(&self, offsets: &[u8], values: &[u8]) {
-        let (mapping, after) = (self.room.mapping(), offsets.len().next_multiple_of(ALIGN));
-        mapping.write(self.at, offsets);
-        mapping.write(self.at + offsets.len(), &[0; ALIGN][..after - offsets.len()]);
-        mapping.write(self.at + after, values);
+    /// Copies the cells in.
+    pub(super) fn fill(&self, array: &ArrayRef) {
+        fill(self.room.mapping(), self.at, array);
+    }
+
+    /// Its segment, and where it begins there.
+    pub(super) fn backed(&self) -> Backed {
+        Backed::new(self.room.clone(), self.at)
     }
 
     /// Where it begins in its segment.
@@ -63,15 +102,9 @@ impl<R: Room> Extent<R> {
     }
 
     /// The cells as an array over the mapping; its buffers keep the range.
-    pub(super) fn array(
-        self: &Arc<Self>,
-        column: &Column,
-        rows: usize,
-        offsets: usize,
-        values: usize,
-    ) -> Result<ArrayRef, MapError> {
-        let (offsets, values) = (self.buffer(0, offsets), self.buffer(offsets.next_multiple_of(ALIGN), values));
-        arrow_map::from_buffers(column, rows, offsets, values)
+    pub(super) fn array(self: &Arc<Self>, column: &Column, layout: Layout) -> Result<ArrayRef, MapError> {
+        let (offsets, values) = (self.buffer(0, layout.offsets), self.buffer(layout.values_at(), layout.values));
+        arrow_map::from_buffers(column, layout.rows, offsets, values)
     }
 
     #[expect(unsafe_code, reason = "a buffer over memory that the range owns")]

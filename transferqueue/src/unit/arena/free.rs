@@ -26,8 +26,8 @@ impl Free {
         Some(at)
     }
 
-    /// Gives a range back.
-    pub(super) fn give(&mut self, mut at: usize, mut len: usize) {
+    /// Gives a range back: the free range that it is part of now.
+    pub(super) fn give(&mut self, mut at: usize, mut len: usize) -> (usize, usize) {
         if let Some((&before, &length)) = self.by_place.range(..at).next_back()
             && before + length == at
         {
@@ -39,6 +39,12 @@ impl Free {
             len += length;
         }
         self.add(at, len);
+        (at, len)
+    }
+
+    /// The free ranges in order: place and length.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.by_place.iter().map(|(at, len)| (*at, *len))
     }
 
     /// Bytes that are free.
@@ -88,7 +94,9 @@ mod tests {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut free = Free::all(30);
             (0..3).for_each(|part| assert_eq!(free.take(10), Some(10 * part)));
-            order.into_iter().for_each(|part| free.give(10 * part, 10));
+            for part in order {
+                free.give(10 * part, 10);
+            }
             assert_eq!((free.longest(), free.bytes()), (30, 30), "{order:?}");
         }
     }

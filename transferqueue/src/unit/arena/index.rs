@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use serde::{Deserialize, Serialize};
 
-use super::ArenaError;
+use super::{ArenaError, Layout};
 use crate::{
     checked_line,
     ids::{ChunkId, ColumnId, PartitionId, SessionId},
@@ -26,6 +26,11 @@ pub(crate) struct Place {
 }
 
 impl Place {
+    /// How the cells lie there.
+    pub(super) fn layout(&self) -> Layout {
+        Layout { rows: self.rows as usize, offsets: self.offsets as usize, values: self.values as usize }
+    }
+
     /// Bytes of all of it.
     pub(crate) fn bytes(&self) -> u64 {
         self.offsets.next_multiple_of(super::extent::ALIGN as u64).saturating_add(self.values)

@@ -4,6 +4,9 @@
 //! of a segment are there before anything is written to it, and what is free again is given out before another segment is
 //! made. A range is freed by itself: a cell that stays long keeps its own range, and nothing of its neighbours.
 //!
+//! A segment that another process fills is that process's alone: its ranges are given to no one else, also when it has gone
+//! (it may have the segment mapped still); their pages go back one by one then.
+//!
 //! A segment is a file without a name (memfd): it goes with the store's process, and with the last view of it.
 
 use std::{
@@ -14,13 +17,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::ArrayRef;
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ArenaError, StoreError,
-    extent::{self, ALIGN, Extent, Room},
+    ArenaError, Filler, PAGE, StoreError,
+    extent::{ALIGN, Extent, Layout, Room},
     free::Free,
     mapping::Mapping,
     places::{self, Places},
@@ -53,12 +56,13 @@ struct State {
 
 struct Held {
     segment: Arc<Segment>,
+    filler: Filler,
     free: Free,
     /// When its last range was given back.
     emptied: Option<Instant>,
 }
 
-struct Segment {
+pub(super) struct Segment {
     number: u64,
     id: u64,
     file: File,
@@ -68,21 +72,29 @@ struct Segment {
 }
 
 impl State {
-    /// Takes room in the first segment that has it: so the last ones become empty, and can go.
-    fn take(&mut self, bytes: usize) -> Option<(Arc<Segment>, usize)> {
-        self.segments.values_mut().find_map(|held| {
+    /// Takes room in the first segment of the filler's that has it: so the last ones become empty, and can go.
+    fn take(&mut self, filler: Filler, bytes: usize) -> Option<(Arc<Segment>, usize)> {
+        self.segments.values_mut().filter(|held| held.filler == filler).find_map(|held| {
             let at = held.free.take(bytes)?;
             held.emptied = None;
             Some((held.segment.clone(), at))
         })
     }
 
-    /// Takes out the segments that have been empty for so long.
+    /// Takes out the segments that have been empty for so long, and those that nobody will fill again.
     fn shrink(&mut self, idle: Duration) -> Vec<Held> {
-        self.segments
-            .extract_if(.., |_, held| held.emptied.is_some_and(|at| at.elapsed() >= idle))
-            .map(|(_, held)| held)
-            .collect()
+        let is_over = |held: &mut Held| {
+            let idle = if held.filler == Filler::Nobody { Duration::ZERO } else { idle };
+            held.emptied.is_some_and(|at| at.elapsed() >= idle)
+        };
+        self.segments.extract_if(.., |_, held| is_over(held)).map(|(_, held)| held).collect()
+    }
+
+    /// Bytes of the next segment for a filler: an outside one begins with little, and doubles what it has.
+    fn next_bytes(&self, filler: Filler, most: usize) -> usize {
+        let theirs = self.segments.values().filter(|held| held.filler == filler);
+        let has: usize = theirs.map(|held| held.segment.mapping.len()).sum();
+        if filler == Filler::Store { most } else { has.max(HUGE_PAGE).min(most) }
     }
 }
 
@@ -117,10 +129,25 @@ impl Memory {
     /// [`ArenaError::Memory`] when there is no room.
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<ArrayRef, StoreError> {
         let array = arrow_map::plain(column, array)?;
-        let (offsets, values) = (arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default());
-        let extent = Arc::new(self.reserve(extent::size(offsets, values))?);
-        extent.fill(offsets, values);
-        Ok(extent.array(column, array.len(), offsets.len(), values.len())?)
+        let layout = Layout::of(&array);
+        let extent = Arc::new(self.reserve(Filler::Store, layout.bytes())?);
+        extent.fill(&array);
+        Ok(extent.array(column, layout)?)
+    }
+
+    /// A process will fill no more; what it has filled stays as long as it is held.
+    pub(crate) fn leave(&self, filler: Filler) {
+        let mut state = self.pool.lock();
+        let mut free = Vec::new();
+        for held in state.segments.values_mut().filter(|held| held.filler == filler) {
+            held.filler = Filler::Nobody;
+            free.extend(held.free.ranges().map(|(at, len)| (held.segment.clone(), at, len)));
+        }
+        let gone = state.shrink(self.pool.idle);
+        drop(state);
+        // Not under the lock: the kernel takes its time.
+        free.into_iter().for_each(|(segment, at, len)| segment.punch(at, len));
+        drop(gone);
     }
 
     pub(crate) fn places(&self) -> &Places {
@@ -142,23 +169,27 @@ impl Memory {
         })
     }
 
-    fn reserve(&self, bytes: usize) -> Result<Extent<Segment>, ArenaError> {
+    /// Room for so many bytes, to be filled by one alone.
+    ///
+    /// # Errors
+    /// [`ArenaError::Memory`] when there is none.
+    pub(super) fn reserve(&self, filler: Filler, bytes: usize) -> Result<Extent<Segment>, ArenaError> {
         let room = room(bytes);
-        let (number, there) = {
+        let (number, there, next_bytes) = {
             let mut state = self.pool.lock();
-            let there = state.take(room);
+            let there = state.take(filler, room);
             state.next += u64::from(there.is_none());
-            (state.next, there)
+            (state.next, there, state.next_bytes(filler, self.pool.segment_bytes))
         };
         if let Some((segment, at)) = there {
             return Ok(Extent::at(&segment, at, bytes));
         }
         // Not under the lock: its pages take a while.
-        let segment = Arc::new(Segment::create(number, self.pool.segment_bytes.max(room), Arc::downgrade(&self.pool))?);
+        let segment = Arc::new(Segment::create(number, next_bytes.max(room), Arc::downgrade(&self.pool))?);
         self.pool.places.add(segment.clone());
         let mut free = Free::all(segment.mapping.len());
         let at = free.take(room).expect("invariant: a new segment has room for what it was made for");
-        self.pool.lock().segments.insert(number, Held { segment: segment.clone(), free, emptied: None });
+        self.pool.lock().segments.insert(number, Held { segment: segment.clone(), filler, free, emptied: None });
         Ok(Extent::at(&segment, at, bytes))
     }
 }
@@ -172,11 +203,13 @@ impl Pool {
     fn give(&self, number: u64, at: usize, len: usize) {
         let mut state = self.lock();
         let Some(held) = state.segments.get_mut(&number) else { return };
-        held.free.give(at, room(len));
+        let (at, len) = held.free.give(at, room(len));
+        let unused = (held.filler == Filler::Nobody).then(|| held.segment.clone());
         held.emptied = (held.free.bytes() == held.segment.mapping.len()).then(Instant::now);
         let gone = state.shrink(self.idle);
         drop(state);
         // Not under the lock: the kernel takes its time.
+        unused.iter().for_each(|segment| segment.punch(at, len));
         drop(gone);
     }
 
@@ -202,6 +235,14 @@ impl Segment {
         };
         let mapping = Mapping::over(&file, true).map_err(failed("map it"))?;
         Ok(Self { number, id: places::next(), file, mapping, huge, pool })
+    }
+
+    /// Gives the whole pages of a free range back, which nobody will fill again.
+    fn punch(&self, at: usize, len: usize) {
+        if let Err(error) = super::punch(&self.file, at, len, if self.huge { HUGE_PAGE } else { PAGE }) {
+            // The pages go back with the segment.
+            tracing::debug!(%error, "no hole in a segment of shared memory");
+        }
     }
 }
 
@@ -250,6 +291,7 @@ impl Room for Segment {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::Array;
     use proptest::prelude::*;
 
     use super::*;
@@ -349,6 +391,34 @@ mod tests {
         assert_eq!(&array, &cells(1000, 5));
     }
 
+    #[test]
+    fn of_a_process_that_has_gone_only_what_is_held_stays() {
+        let memory = Memory::new(4 * SEGMENT);
+        let theirs = |process: u64, bytes| Arc::new(memory.reserve(Filler::Process(process), bytes).unwrap());
+        let (first, late, last) = (theirs(7, SEGMENT / 2), theirs(7, 100), theirs(7, SEGMENT / 4));
+        let other = theirs(8, 100);
+        assert_eq!((memory.stats().segments, memory.stats().reserved), (2, 2 * SEGMENT as u64), "each has its own");
+        let grown = theirs(7, SEGMENT);
+        assert_eq!(memory.stats().reserved, 4 * SEGMENT as u64 - SEGMENT as u64, "one more of theirs");
+        drop((first, grown));
+        memory.leave(Filler::Process(7));
+        assert_eq!(memory.stats().segments, 2, "an empty one goes at once");
+        drop(last);
+        // Nobody is given its free ranges, for the process may write to them still.
+        let segment = |extent: &Arc<Extent<Segment>>| extent.room.id;
+        let next = [theirs(8, SEGMENT / 4), theirs(7, SEGMENT / 4)];
+        let stored = Arc::new(memory.reserve(Filler::Store, SEGMENT / 4).unwrap());
+        assert!(next.iter().chain([&stored]).all(|extent| segment(extent) != segment(&late)));
+        assert_eq!(segment(&next[0]), segment(&other));
+        if !late.room.huge {
+            let pages = std::os::unix::fs::MetadataExt::blocks(&late.room.file.metadata().unwrap()) * 512 / PAGE as u64;
+            assert!(pages <= 2, "{pages} pages for 100 bytes");
+        }
+        let before = memory.stats().segments;
+        drop(late);
+        assert_eq!(memory.stats().segments, before - 1);
+    }
+
     /// Pages that this thread was the first to touch, and those it had to be shown.
     fn faults() -> u64 {
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
@@ -369,7 +439,7 @@ mod tests {
     #[test]
     fn too_much_memory_is_an_error_that_says_how_much() {
         let memory = Memory::new(SEGMENT);
-        let error = memory.reserve(1 << 50).err().unwrap().to_string();
+        let error = memory.reserve(Filler::Store, 1 << 50).err().unwrap().to_string();
         assert!(error.starts_with("no 1125899906842624 bytes of shared memory: cannot reserve it: "), "{error}");
         assert_eq!(&store(&memory, 3, 1), &cells(3, 1));
     }

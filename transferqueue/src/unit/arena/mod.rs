@@ -22,6 +22,7 @@ mod mapped;
 mod mapping;
 mod memory;
 mod places;
+mod reserved;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -38,16 +39,19 @@ use std::{
 };
 
 use arrow::array::ArrayRef;
+use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::mapped::mapped;
 pub use self::memory::MemoryStats;
 use self::{extent::Extent, index::Place, segment::Segment};
 pub(crate) use self::{
-    foreign::Foreign,
+    extent::Layout,
+    foreign::{Fillable, Foreign},
     index::Entry,
     memory::Memory,
     places::{Backed, Places, Watch},
+    reserved::{Filled, Filler, Reserved},
 };
 use crate::{
     arrow_map::{self, MapError},
@@ -58,6 +62,9 @@ use crate::{
 const META: &str = "meta.json";
 const LOCK: &str = "lock";
 const FORMAT: &str = "tq.arena.1";
+const PAGE: usize = 4096;
+/// Bytes of the first segment that another process fills; the next ones are each twice as large.
+const FIRST_BYTES: usize = 1 << 20;
 
 /// Why bytes cannot be kept in files, or found again.
 #[derive(Debug, thiserror::Error)]
@@ -115,8 +122,7 @@ pub(crate) struct Arena {
 
 struct Filling {
     next: u64,
-    /// By [`Life`].
-    segments: [Option<Arc<Segment>>; 2],
+    segments: BTreeMap<(Filler, Life), Arc<Segment>>,
     /// The names of segments before this one are on the disk.
     named: u64,
     /// Segments with writes that may not be on the disk yet.
@@ -125,7 +131,7 @@ struct Filling {
 
 /// Which payloads share a segment. Weights and trainer states come in megabytes and go with the next version; cells of rows
 /// come in bytes and go, chunk by chunk, much later: in one segment few of them would keep the file of many others.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Life {
     /// Columns with a declared maximum: rows of the run.
     Rows,
@@ -153,6 +159,19 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
+    /// Of a range that is filled.
+    fn over(extent: Arc<Extent<Segment>>, column: &Column, layout: Layout) -> Result<Self, MapError> {
+        let array = extent.array(column, layout)?;
+        let place = Place {
+            at: extent.offset(),
+            rows: layout.rows as u32,
+            offsets: layout.offsets as u64,
+            values: layout.values as u64,
+            crc32: crc32fast::hash(extent.bytes()),
+        };
+        Ok(Self { array, extent, place })
+    }
+
     /// Writes down what the payload is.
     ///
     /// # Errors
@@ -177,7 +196,7 @@ impl Found {
         if found != self.entry.place.crc32 {
             return Err(damaged(format!("checksum {found:08x}, expected {:08x}", self.entry.place.crc32)));
         }
-        array(&self.extent, column, &self.entry.place).map_err(|error| damaged(error.to_string()))
+        self.extent.array(column, self.entry.place.layout()).map_err(|error| damaged(error.to_string()))
     }
 }
 
@@ -307,7 +326,7 @@ impl Arena {
         lock: File,
         (segment_bytes, incarnation, next): (usize, u64, u64),
     ) -> Self {
-        let filling = Mutex::new(Filling { next, segments: [None, None], named: 0, unsynced: BTreeMap::new() });
+        let filling = Mutex::new(Filling { next, segments: BTreeMap::new(), named: 0, unsynced: BTreeMap::new() });
         let (dir, closing) = (dir.to_owned(), Arc::new(AtomicBool::new(true)));
         Self { dir, segment_bytes, incarnation, disk, places: Places::default(), filling, _lock: lock, closing }
     }
@@ -318,40 +337,45 @@ impl Arena {
     /// [`ArenaError::Io`] when there is no room.
     pub(crate) fn store(&self, column: &Column, array: &ArrayRef) -> Result<Payload, StoreError> {
         let array = arrow_map::plain(column, array)?;
-        let (offsets, values) = (arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default());
-        let extent = Arc::new(self.reserve(extent::size(offsets, values), Life::of(column))?);
-        extent.fill(offsets, values);
-        let place = Place {
-            at: extent.offset(),
-            rows: array.len() as u32,
-            offsets: offsets.len() as u64,
-            values: values.len() as u64,
-            crc32: crc32fast::hash(extent.bytes()),
-        };
-        let array = self::array(&extent, column, &place)?;
-        Ok(Payload { array, extent, place })
+        let layout = Layout::of(&array);
+        let extent = Arc::new(self.reserve(Filler::Store, column, layout.bytes())?);
+        extent.fill(&array);
+        Ok(Payload::over(extent, column, layout)?)
     }
 
-    fn reserve(&self, bytes: usize, life: Life) -> Result<Extent<Segment>, ArenaError> {
+    /// A process will fill no more; what it has filled stays as long as it is held.
+    pub(crate) fn leave(&self, filler: Filler) {
+        let theirs: Vec<_> = self.lock().segments.extract_if(.., |(of, _), _| *of == filler).collect();
+        theirs.into_iter().for_each(|(_, segment)| segment.seal());
+    }
+
+    /// Room for so many bytes of cells of a column, to be filled by one alone.
+    fn reserve(&self, filler: Filler, column: &Column, bytes: usize) -> Result<Extent<Segment>, ArenaError> {
+        let of = (filler, Life::of(column));
         let mut filling = self.lock();
-        if let Some(segment) = &filling.segments[life as usize]
+        if let Some(segment) = filling.segments.get(&of)
             && let Some(at) = segment.take(bytes)
         {
             return Ok(Extent::at(segment, at, bytes));
         }
-        if let Some(full) = filling.segments[life as usize].take() {
+        let had = filling.segments.remove(&of).map(|full| {
             full.seal();
-        }
+            full.len()
+        });
         let number = filling.next;
         filling.next += 1;
-        let bytes_of_it = self.segment_bytes.max(bytes);
+        let next_bytes = match filler {
+            Filler::Store => self.segment_bytes,
+            _ => had.map_or(FIRST_BYTES, |had| had.saturating_mul(2)).min(self.segment_bytes),
+        };
+        let bytes_of_it = next_bytes.max(bytes);
         let segment = Segment::create(&self.disk, &self.closing, &self.dir, number, bytes_of_it)?;
         self.places.add(segment.clone());
         let at = segment.take(bytes).expect("invariant: a new segment has room for what it was made for");
         // Files that are deleted need no flush, and where nobody ever asks for one only what is there is kept in mind.
         filling.unsynced.retain(|_, segment| segment.strong_count() > 0);
         filling.unsynced.insert(number, Arc::downgrade(&segment));
-        filling.segments[life as usize] = Some(segment.clone());
+        filling.segments.insert(of, segment.clone());
         Ok(Extent::at(&segment, at, bytes))
     }
 
@@ -366,7 +390,7 @@ impl Arena {
     pub(crate) fn sync(&self) -> Result<(), ArenaError> {
         let (segments, filling, named, next) = {
             let filling = self.lock();
-            let current: Vec<u64> = filling.segments.iter().flatten().map(|segment| segment.number()).collect();
+            let current: Vec<u64> = filling.segments.values().map(|segment| segment.number()).collect();
             (filling.unsynced.clone(), current, filling.named, filling.next)
         };
         if named < next {
@@ -396,9 +420,14 @@ impl Arena {
     }
 }
 
-/// The cells of a payload.
-fn array(extent: &Arc<Extent<Segment>>, column: &Column, place: &Place) -> Result<ArrayRef, MapError> {
-    extent.array(column, place.rows as usize, place.offsets as usize, place.values as usize)
+/// Gives the whole pages of a range back to the system.
+fn punch(file: &File, at: usize, len: usize, page: usize) -> io::Result<()> {
+    let (first, last) = (at.next_multiple_of(page), (at + len) / page * page);
+    if last <= first {
+        return Ok(());
+    }
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(fallocate(file, flags, first as u64, (last - first) as u64)?)
 }
 
 /// Why cells were not stored.

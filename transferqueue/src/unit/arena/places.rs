@@ -47,6 +47,10 @@ impl Places {
 }
 
 impl Backed {
+    pub(super) fn new(room: Arc<dyn Room>, at: usize) -> Self {
+        Self { room, at }
+    }
+
     /// Tells the segment from every other one of this process.
     pub(crate) fn id(&self) -> u64 {
         self.room.id()
@@ -63,6 +67,14 @@ impl Backed {
     /// What the system says.
     pub(crate) fn readable(&self) -> io::Result<File> {
         File::open(format!("/proc/self/fd/{}", self.room.file().as_raw_fd()))
+    }
+
+    /// The segment's file, to be written to: for the one process that fills it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn writable(&self) -> io::Result<File> {
+        self.room.file().try_clone()
     }
 
     /// To ask later whether the segment is there still.

@@ -1,6 +1,7 @@
 //! One file of an arena, mapped shared, and its index. The file is ours alone; a range of it is never written again.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File, OpenOptions},
     path::{Path, PathBuf},
     sync::{
@@ -12,7 +13,7 @@ use std::{
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::{
-    ArenaError, Disk,
+    ArenaError, Disk, PAGE,
     extent::{ALIGN, Room},
     index::{self, Entry},
     mapping::Mapping,
@@ -21,7 +22,6 @@ use super::{
 
 pub(super) const DATA: &str = "data";
 pub(super) const INDEX: &str = "index";
-const PAGE: usize = 4096;
 
 pub(super) struct Segment {
     number: u64,
@@ -41,8 +41,8 @@ pub(super) struct Segment {
 struct State {
     end: usize,
     payloads: usize,
-    /// Payloads whose room is taken and that are not noted yet.
-    pending: usize,
+    /// Where payloads begin whose room is taken and that are not noted yet.
+    pending: BTreeSet<usize>,
     index: File,
     /// Bytes of the index.
     lines: u64,
@@ -56,8 +56,7 @@ impl Segment {
         number: u64,
         bytes: usize,
     ) -> Result<Arc<Self>, ArenaError> {
-        // Whole pages: an empty payload may begin at the very end, and that is on a boundary too.
-        let bytes = bytes.next_multiple_of(PAGE);
+        let bytes = bytes.max(1).next_multiple_of(PAGE);
         let (data_path, index_path) = paths(dir, number);
         let fresh = |how: &mut OpenOptions, path: &Path| {
             how.read(true).create_new(true).open(path).map_err(ArenaError::io(path, "begin a segment"))
@@ -106,7 +105,7 @@ impl Segment {
     ) -> Result<Arc<Self>, ArenaError> {
         let mapping = Mapping::over(&data, false).map_err(ArenaError::io(&data_path, "map it"))?;
         let end = if payloads > 0 { mapping.len() } else { 0 };
-        let state = Mutex::new(State { end, payloads, pending: 0, index, lines: 0 });
+        let state = Mutex::new(State { end, payloads, pending: BTreeSet::new(), index, lines: 0 });
         let (disk, closing, sealed) = (disk.clone(), closing.clone(), AtomicBool::new(false));
         Ok(Arc::new(Self {
             number,
@@ -122,6 +121,10 @@ impl Segment {
         }))
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -132,6 +135,8 @@ impl Segment {
 
     /// Takes room at the end for one payload; `None` when there is not enough.
     pub(super) fn take(&self, bytes: usize) -> Option<usize> {
+        // An empty payload takes some: each has a place of its own.
+        let bytes = bytes.max(1);
         let mut state = self.lock();
         let at = state.end;
         let end = at.checked_add(bytes)?.checked_next_multiple_of(ALIGN)?;
@@ -140,7 +145,7 @@ impl Segment {
         }
         state.end = end.min(self.mapping.len());
         state.payloads += 1;
-        state.pending += 1;
+        state.pending.insert(at);
         Some(at)
     }
 
@@ -154,13 +159,13 @@ impl Segment {
             return Err(ArenaError::io(&self.index_path, "note a payload")(error));
         }
         state.lines += line.len() as u64;
-        state.pending -= 1;
+        state.pending.remove(&(entry.place.at as usize));
         Ok(())
     }
 
     /// Whether every payload that room was taken for is noted.
     pub(super) fn is_noted(&self) -> bool {
-        self.lock().pending == 0
+        self.lock().pending.is_empty()
     }
 
     pub(super) fn sync(&self) -> Result<(), ArenaError> {
@@ -210,17 +215,14 @@ impl Room for Segment {
         if self.closing.load(Ordering::Acquire) {
             return;
         }
-        let first = at.next_multiple_of(PAGE);
-        let last = (at + len) / PAGE * PAGE;
-        if last > first {
-            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            if let Err(error) = fallocate(&self.data, flags, first as u64, (last - first) as u64) {
-                // The pages go back with the segment.
-                tracing::debug!(file = %self.data_path.display(), %error, "no hole");
-            }
+        if let Err(error) = super::punch(&self.data, at, len, PAGE) {
+            // The pages go back with the segment.
+            tracing::debug!(file = %self.data_path.display(), %error, "no hole");
         }
         let mut state = self.lock();
         state.payloads -= 1;
+        // Room that nothing was put into after all.
+        state.pending.remove(&at);
         self.delete_if_empty(state.payloads);
     }
 }

@@ -1,8 +1,11 @@
-//! Readers on this host: they are told where cells lie, and given the segments to map; no byte of them travels.
+//! Workers on this host: they are told where cells lie, or are to lie, and given the segments to map; no byte of them travels.
 //!
-//! A reader is a process of the same user, on a socket in the abstract namespace. A get of its session is answered with
+//! A worker is a process of the same user, on a socket in the abstract namespace. A get of its session is answered with
 //! places in segments; the views behind it are held until it releases them or its socket ends, which the kernel sees to
-//! however its process ends. A reader that is stopped keeps what it was granted, and nothing else.
+//! however its process ends. A worker that is stopped keeps what it was granted, and nothing else. What it puts it writes in
+//! place (`rooms`).
+
+mod rooms;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,6 +25,7 @@ use tokio::{
     net::{UnixListener, UnixStream},
 };
 
+use self::rooms::Rooms;
 use super::{gate, limits, reading, service::Service};
 use crate::{
     arrow_map,
@@ -32,7 +36,7 @@ use crate::{
     unit::arena::{Backed, Watch},
     wire::{
         self, Failure, Nothing,
-        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Say, Segments, Word},
+        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word},
     },
 };
 
@@ -58,18 +62,17 @@ pub(super) async fn serve(listener: UnixListener, service: Service, token: Strin
     loop {
         match listener.accept().await {
             Ok((stream, _)) if is_ours(&stream) => {
-                let mut reader =
-                    Reader { stream, service: service.clone(), grants: HashMap::new(), sent: BTreeMap::new(), last: 0 };
+                let mut neighbour = Neighbour::new(stream, service.clone());
                 let token = token.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = reader.serve(&token).await {
-                        tracing::debug!(%error, "a reader on this host has left");
+                    if let Err(error) = neighbour.serve(&token).await {
+                        tracing::debug!(%error, "a worker on this host has left");
                     }
                 });
             }
             Ok(_) => tracing::warn!("a process of another user asked for this store's memory"),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a reader on this host");
+                tracing::warn!(%error, "cannot accept a worker on this host");
                 tokio::time::sleep(limits::ACCEPT_PAUSE).await;
             }
         }
@@ -81,19 +84,34 @@ fn is_ours(stream: &UnixStream) -> bool {
     stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw())
 }
 
-struct Reader {
+/// A worker on this host.
+pub(crate) struct Neighbour {
     stream: UnixStream,
     service: Service,
     /// What is held for it.
     grants: HashMap<u64, Vec<View>>,
-    /// Segments it has been sent.
-    sent: BTreeMap<u64, Watch>,
+    /// Where it is writing.
+    rooms: Rooms,
+    /// Segments it has been sent, to be read and to be filled.
+    sent: [BTreeMap<u64, Watch>; 2],
     /// The last grant's number.
     last: u64,
 }
 
-impl Reader {
-    async fn serve(&mut self, token: &str) -> io::Result<()> {
+/// What a segment is sent for.
+#[derive(Clone, Copy)]
+enum Access {
+    Read,
+    Fill,
+}
+
+impl Neighbour {
+    pub(crate) fn new(stream: UnixStream, service: Service) -> Self {
+        let rooms = Rooms::new(service.store.units().clone());
+        Self { stream, service, grants: HashMap::new(), rooms, sent: Default::default(), last: 0 }
+    }
+
+    pub(crate) async fn serve(&mut self, token: &str) -> io::Result<()> {
         let mut entered = false;
         while let Some(frame) = self.receive().await? {
             let ask: Ask = wire::decode("question", &frame).map_err(io::Error::other)?;
@@ -111,7 +129,15 @@ impl Reader {
                     Ok(word) => word,
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
-                Some(Question::Get(_)) => Word::Failure(Failure::other("enter with the token first")),
+                Some(Question::Reserve(ask)) if entered => match self.reserve(ask).await? {
+                    Ok(word) => word,
+                    Err(error) => Word::Failure(Failure::of(&error)),
+                },
+                Some(Question::Fill(fill)) if entered => match self.rooms.fill(&self.service, fill) {
+                    Ok(placed) => Word::Placed(placed),
+                    Err(error) => Word::Failure(Failure::of(&error)),
+                },
+                Some(_) => Word::Failure(Failure::other("enter with the token first")),
                 None => Word::Failure(Failure::other("a question that this server does not know; use one version")),
             };
             self.say(word, &[]).await?;
@@ -154,8 +180,20 @@ impl Reader {
             let why = format!("cells of column `{}` lie outside of shared memory", column.name);
             return Ok(Ok(Word::Elsewhere(why)));
         };
-        self.introduce(segments).await?;
+        self.introduce(segments, Access::Read).await?;
         Ok(Ok(self.grant(&column, pieces, views)))
+    }
+
+    /// Room for the cells of a put.
+    async fn reserve(&mut self, ask: Reserve) -> io::Result<Result<Word, Error>> {
+        let backed = match self.rooms.reserve(&self.service, ask) {
+            Ok(Some(backed)) => backed,
+            Ok(None) => return Ok(Ok(Word::Elsewhere("the store's bytes lie outside of shared memory".to_owned()))),
+            Err(error) => return Ok(Err(error)),
+        };
+        let place = Place { segment: backed.id(), at: backed.at as u64, len: ask.offsets + ask.values };
+        self.introduce(BTreeMap::from([(place.segment, backed)]), Access::Fill).await?;
+        Ok(Ok(Word::Room(Room { place, gone: self.gone() })))
     }
 
     /// Where a view lies; the segments are collected.
@@ -175,14 +213,20 @@ impl Reader {
         Some(Piece { rows: array.len() as u32, offsets, values })
     }
 
-    /// Sends the segments that this reader has not seen.
-    async fn introduce(&mut self, segments: BTreeMap<u64, Backed>) -> io::Result<()> {
-        let new: Vec<(u64, Backed)> = segments.into_iter().filter(|(id, _)| !self.sent.contains_key(id)).collect();
+    /// Sends the segments that this worker has not seen.
+    async fn introduce(&mut self, segments: BTreeMap<u64, Backed>, access: Access) -> io::Result<()> {
+        let sent = &self.sent[access as usize];
+        let new: Vec<(u64, Backed)> = segments.into_iter().filter(|(id, _)| !sent.contains_key(id)).collect();
         for some in new.chunks(DESCRIPTORS) {
-            let files = some.iter().map(|(_, segment)| segment.readable()).collect::<io::Result<Vec<File>>>()?;
+            let file = |(_, segment): &(u64, Backed)| match access {
+                Access::Read => segment.readable(),
+                Access::Fill => segment.writable(),
+            };
+            let files = some.iter().map(file).collect::<io::Result<Vec<File>>>()?;
             let (ids, bytes) = some.iter().map(|(id, segment)| (*id, segment.len() as u64)).unzip();
-            self.say(Word::Segments(Segments { ids, bytes }), &files).await?;
-            self.sent.extend(some.iter().map(|(id, segment)| (*id, segment.watch())));
+            let to_fill = matches!(access, Access::Fill);
+            self.say(Word::Segments(Segments { ids, bytes, to_fill }), &files).await?;
+            self.sent[access as usize].extend(some.iter().map(|(id, segment)| (*id, segment.watch())));
         }
         Ok(())
     }
@@ -190,9 +234,13 @@ impl Reader {
     fn grant(&mut self, column: &Column, pieces: Vec<Piece>, views: Vec<View>) -> Word {
         self.last += 1;
         self.grants.insert(self.last, views);
-        let gone: Vec<u64> = self.sent.iter().filter(|(_, segment)| !segment.is_there()).map(|(id, _)| *id).collect();
-        gone.iter().for_each(|id| drop(self.sent.remove(id)));
-        Word::Granted(Granted { grant: self.last, column: wire::json(column), pieces, gone })
+        Word::Granted(Granted { grant: self.last, column: wire::json(column), pieces, gone: self.gone() })
+    }
+
+    /// Segments it has been sent that are gone.
+    fn gone(&mut self) -> Vec<u64> {
+        let gone = self.sent.iter_mut().flat_map(|sent| sent.extract_if(.., |_, segment| !segment.is_there()));
+        gone.map(|(id, _)| id).collect()
     }
 
     /// The next frame; `None` at the end.
