@@ -32,9 +32,15 @@ use crate::{
     unit::arena::{Fillable, Foreign, Layout},
     wire::{
         self, Pointer,
-        shm::{Ask, DESCRIPTORS, Enter, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word},
+        shm::{
+            Ask, Bring, DESCRIPTORS, Enter, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word,
+        },
     },
 };
+
+/// Cells of no more bytes than these are sent along with their put: that is one question instead of two, and a worker with
+/// little to put has no segment of its own.
+const BRING_BYTES: usize = 16 << 10;
 
 /// The way to a store's segments.
 pub(super) struct Shm {
@@ -131,23 +137,28 @@ impl Shm {
     pub(super) fn put(&self, put: wire::Put, column: &Column, array: &ArrayRef) -> Result<wire::Placed, Otherwise> {
         let refused = |why| Otherwise::Refused(TransportError::Travel { column: column.name.clone(), why });
         let array = arrow_map::plain(column, array).map_err(|error| refused(error.to_string()))?;
-        let Layout { rows, offsets, values } = Layout::of(&array);
+        let layout = Layout::of(&array);
+        let (rows, offsets, values) = (layout.rows as u32, layout.offsets as u64, layout.values as u64);
+        if layout.bytes() <= BRING_BYTES {
+            let [offsets, values] =
+                [arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default()]
+                    .map(bytes::Bytes::copy_from_slice);
+            return self.placed(&column.name, Question::Bring(Bring { put, rows, offsets, values }));
+        }
         let room = self.rooms.fetch_add(1, Ordering::Relaxed);
-        let reserve = Reserve {
-            room,
-            partition: put.partition,
-            column: put.column,
-            rows: rows as u32,
-            offsets: offsets as u64,
-            values: values as u64,
-        };
+        let reserve = Reserve { room, partition: put.partition, column: put.column, rows, offsets, values };
         let (place, segment) = self.reserve(&column.name, reserve)?;
         // Others use the connection meanwhile.
         let filled = segment.fill(place.at, &array);
         filled.ok_or_else(|| refused(format!("{} bytes at {} are not in the segment", place.len, place.at)))?;
-        match self.asked(&mut self.lock(), Question::Fill(Fill { room, put }))? {
+        self.placed(&column.name, Question::Fill(Fill { room, put }))
+    }
+
+    /// Where cells count as put.
+    fn placed(&self, column: &str, question: Question) -> Result<wire::Placed, Otherwise> {
+        match self.asked(&mut self.lock(), question)? {
             Word::Placed(placed) => Ok(placed),
-            other => Err(self.otherwise(&column.name, other)),
+            other => Err(self.otherwise(column, other)),
         }
     }
 

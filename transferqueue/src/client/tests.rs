@@ -223,13 +223,13 @@ mod shm {
         let served = served(true, 1);
         let [writer, reader] = [0, 1].map(|_| connect(&served, Choice::Shm).unwrap());
         let session = writer.session("writer").unwrap();
-        let rows = vec![NewRow::default(); 1000];
-        let cells = Outputs::new().dense("number", Vec::from_iter(5..1005_u32));
+        let rows = vec![NewRow::default(); 10_000];
+        let cells = Outputs::new().dense("number", Vec::from_iter(5..10_005_u32));
         session.put(PartitionId(0), rows, cells, testing::soon()).unwrap();
         let (pointer, _) = served.store.resolve(PartitionId(0), None, &["number"]).unwrap();
         let pointer = &pointer.columns[0];
         let views = reader.paths(SessionId(9)).get(pointer).unwrap();
-        assert_eq!(numbers(&views)[1..], Vec::from_iter(5..1005));
+        assert_eq!(numbers(&views)[1..], Vec::from_iter(5..10_005));
         let ways = Ways { shm: 1, flight: 0 };
         assert_eq!(writer.traffic(), Traffic { gets: Ways::default(), puts: ways });
         assert_eq!(reader.traffic(), Traffic { gets: ways, puts: Ways::default() });
@@ -241,7 +241,7 @@ mod shm {
         let Word::Granted(granted) = heard(&mut stream) else { panic!("not granted") };
         let place = granted.pieces.last().unwrap().values.unwrap();
         let wrote = writer.paths(session.id()).shm.unwrap().wrote(place);
-        assert_eq!(wrote, bytemuck::cast_slice::<u32, u8>(&Vec::from_iter(5..1005)));
+        assert_eq!(wrote, bytemuck::cast_slice::<u32, u8>(&Vec::from_iter(5..10_005)));
     }
 
     #[test]

@@ -466,3 +466,16 @@ fn long_lists_are_shortened_and_say_so() {
     rollout.shorten(1);
     assert_eq!((rollout.leases.len(), rollout.more_leases, rollout.rows), (1, 2, 6));
 }
+
+#[test]
+fn shared_memory_is_shown_with_what_of_it_is_given_out() {
+    let store = Store::create(training(1), Options { shared: true, ..Options::default() }).unwrap();
+    testing::feed(&store.session("feeder").unwrap(), 0, 4);
+    let Reply::Units(units) = answer(&store, &Request::Units) else { panic!("units") };
+    let memory = units[0].memory.unwrap();
+    // Four prompts of 8 bytes behind offsets of 8, and four texts: each a range of whole cache lines.
+    assert_eq!((memory.segments, memory.reserved), (1, 16 << 20));
+    assert_eq!((memory.used, memory.longest), (1024, (16 << 20) - 1024));
+    let table = Reply::Units(units).table();
+    assert!(table.contains("1.0KiB of 16.0MiB in 1 segments, 16.0MiB free together"), "{table}");
+}

@@ -2,7 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{catalog::views::ColumnView, error::Error, store::Store, unit::Unit};
+use crate::{
+    catalog::views::ColumnView,
+    error::Error,
+    store::Store,
+    unit::{MemoryStats, Unit},
+};
 
 /// A unit, in bytes of its buffers unless said otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +41,9 @@ pub struct UnitView {
     pub open: u64,
     /// Cells whose chunk is gone, of partitions that are there (payload). Counted by column: `None` for one unit of several.
     pub freed: Option<u64>,
+    /// The shared memory that the chunks lie in; `None` where they lie elsewhere.
+    #[serde(default)]
+    pub memory: Option<MemoryStats>,
 }
 
 impl UnitView {
@@ -60,6 +68,7 @@ impl UnitView {
                 unsettled: total.unsettled,
                 open: total.open,
                 freed: sum(|column| column.bytes_freed_total),
+                memory: held.memory(),
             }
         };
         Ok(store.units().iter().enumerate().map(view).collect())

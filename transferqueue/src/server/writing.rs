@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Instant};
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::{
+    array::{Array, ArrayRef, RecordBatch},
+    buffer::Buffer,
+};
 use arrow_flight::{FlightData, FlightDescriptor, PutResult, flight_descriptor::DescriptorType};
 use futures::{Stream, StreamExt, stream};
 use prost::Message;
@@ -106,6 +109,15 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
     }
     let rows = parts.iter().map(|part| part.len() as u64).sum();
     to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))
+}
+
+/// Stores the few cells that a worker of this host has sent along.
+pub(super) fn brought(service: &Service, bring: &wire::shm::Bring) -> Result<wire::Placed, Error> {
+    let to = Destination::of(service, bring.put.partition, bring.put.column)?;
+    let [offsets, values] = [&bring.offsets, &bring.values].map(|bytes| Buffer::from(bytes.as_ref()));
+    let map = |error| TransportError::Unit(UnitError::Map(error));
+    let array = arrow_map::from_buffers(to.column(), bring.rows as usize, offsets, values).map_err(map)?;
+    to.once(service, bring.put, bring.rows.into(), |writer, target| place(service, Some(writer), target, &[&array]))
 }
 
 /// The column that a put brings cells of.

@@ -184,6 +184,11 @@ fn bytes(page: &mut Page, views: &Views) {
     page.gauge("tq_unit_bytes", "Bytes of buffers by state.", units);
     let chunks = views.units.iter().map(|unit| (String::new(), unit.chunks as f64));
     page.gauge("tq_unit_chunks", "Chunks.", chunks);
+    let memory = views.units.iter().filter_map(|unit| unit.memory).flat_map(|memory| {
+        let states = [("used", memory.used), ("free", memory.reserved.saturating_sub(memory.used))];
+        states.map(|(state, n)| (labels(&[("state", state)]), n as f64))
+    });
+    page.gauge("tq_unit_memory_bytes", "Shared memory in segments.", memory);
     if let Some(budget) = &views.health.budget {
         page.gauge("tq_budget_bytes", "The limit of bytes of admitted rows.", one(budget.bytes as f64));
         page.gauge("tq_budget_used_bytes", "Bytes that count against the limit.", one(budget.used as f64));

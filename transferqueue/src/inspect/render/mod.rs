@@ -3,9 +3,12 @@
 mod row;
 
 use super::{Cell, Discard, Peek, Reply, Status};
-use crate::catalog::{
-    views::{FailedRow, HealthView, LedgerEntry, PoisonedRow, TaskView},
-    weights::WeightsView,
+use crate::{
+    catalog::{
+        views::{FailedRow, HealthView, LedgerEntry, PoisonedRow, TaskView},
+        weights::WeightsView,
+    },
+    unit::MemoryStats,
 };
 
 impl Reply {
@@ -100,6 +103,7 @@ impl Reply {
                     "unsettled",
                     "open",
                     "freed",
+                    "shared memory",
                 ];
                 grid(
                     &head,
@@ -118,6 +122,7 @@ impl Reply {
                             bytes(unit.unsettled),
                             bytes(unit.open),
                             unit.freed.map_or_else(|| "–".to_owned(), bytes),
+                            unit.memory.as_ref().map_or_else(|| "–".to_owned(), memory),
                         ]
                     }),
                 )
@@ -128,6 +133,12 @@ impl Reply {
             Self::Error(what) => format!("{what}\n"),
         }
     }
+}
+
+/// How much of the segments is given out, and whether what is free lies together.
+fn memory(memory: &MemoryStats) -> String {
+    let (used, reserved, longest) = (bytes(memory.used), bytes(memory.reserved), bytes(memory.longest));
+    format!("{used} of {reserved} in {} segments, {longest} free together", memory.segments)
 }
 
 fn status(status: &Status) -> String {

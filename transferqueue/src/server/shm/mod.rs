@@ -26,7 +26,7 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{gate, limits, reading, service::Service};
+use super::{gate, limits, reading, service::Service, writing};
 use crate::{
     arrow_map,
     catalog::command::ColumnRef,
@@ -131,6 +131,10 @@ impl Neighbour {
                 },
                 Some(Question::Reserve(ask)) if entered => match self.reserve(ask).await? {
                     Ok(word) => word,
+                    Err(error) => Word::Failure(Failure::of(&error)),
+                },
+                Some(Question::Bring(bring)) if entered => match writing::brought(&self.service, &bring) {
+                    Ok(placed) => Word::Placed(placed),
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
                 Some(Question::Fill(fill)) if entered => match self.rooms.fill(&self.service, fill) {
