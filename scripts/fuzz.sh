@@ -16,7 +16,7 @@ host=$(rustc -vV | sed -n 's/^host: //p')
 target_dir=${FUZZ_TARGET_DIR:-${CARGO_TARGET_DIR:-target}/fuzz}
 work=${FUZZ_CORPUS:-fuzz/work}
 seconds=${FUZZ_SECONDS:-600}
-all=(messages actions tickets puts gets neighbours log snapshot spills inspect arena)
+all=(messages actions tickets puts gets answers neighbours log snapshot spills inspect arena)
 
 export RUSTC_BOOTSTRAP=1
 export RUSTFLAGS="--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

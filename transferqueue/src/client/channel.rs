@@ -6,20 +6,32 @@ use std::{
 };
 
 use arrow_flight::{Action, flight_service_client::FlightServiceClient};
-use bytes::Bytes;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::{
+    HeaderValue,
+    header::{CONTENT_TYPE, TE},
+};
+use http_body_util::Full;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use tonic::{
     Request, Status, Streaming,
+    body::Body,
     metadata::{Ascii, MetadataValue},
     transport::{Channel, Endpoint},
 };
+use tower_service::Service;
 
-use super::{Options, runtime::runtime};
+use super::{
+    Options,
+    incoming::{self, Incoming},
+    pool::Pool,
+    runtime::runtime,
+};
 use crate::{
     error::Error,
-    server::limits::WINDOW,
-    wire::{self, Answer, INCARNATION, Outcome, decode},
+    server::limits::{FRAME, WINDOW},
+    wire::{self, Answer, INCARNATION, Outcome, Ticket, decode},
 };
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -33,7 +45,7 @@ pub(super) type Answers = Streaming<arrow_flight::Result>;
 pub(super) struct Channels {
     url: String,
     control: Client,
-    bulk: Vec<Client>,
+    bulk: Vec<Channel>,
     next: AtomicUsize,
     token: MetadataValue<Ascii>,
     incarnation: Option<u64>,
@@ -72,6 +84,12 @@ impl Attempts {
     }
 }
 
+fn client(channel: Channel, options: &Options) -> Client {
+    FlightServiceClient::new(channel)
+        .max_decoding_message_size(options.message_bytes)
+        .max_encoding_message_size(usize::MAX)
+}
+
 impl Channels {
     /// Connections to be made when they are needed.
     pub(super) fn new(url: &str, token: &str, options: Options) -> Result<Self, Error> {
@@ -92,6 +110,7 @@ impl Channels {
             .connect_timeout(Duration::from_secs(5))
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(2 * WINDOW)
+            .max_frame_size(FRAME)
             .http2_keep_alive_interval(Duration::from_secs(10))
             .keep_alive_timeout(Duration::from_secs(10))
             .keep_alive_while_idle(true);
@@ -101,14 +120,9 @@ impl Channels {
                 endpoint.tls_config(config).map_err(|error| wrong(format!("TLS: {}", wire::tls::causes(&error))))?;
         }
         let _entered = runtime().enter();
-        let client = || {
-            FlightServiceClient::new(endpoint.connect_lazy())
-                .max_decoding_message_size(options.message_bytes)
-                .max_encoding_message_size(usize::MAX)
-        };
         let token = format!("Bearer {token}").parse().map_err(|_| wrong("the token is not plain text".to_owned()))?;
-        let bulk = (0..options.connections.max(1)).map(|_| client()).collect();
-        let (control, next) = (client(), AtomicUsize::new(0));
+        let bulk = (0..options.connections.max(1)).map(|_| endpoint.connect_lazy()).collect();
+        let (control, next) = (client(endpoint.connect_lazy(), &options), AtomicUsize::new(0));
         Ok(Self { url: url.to_owned(), control, bulk, next, token, incarnation: None, options })
     }
 
@@ -131,7 +145,36 @@ impl Channels {
 
     /// A connection for bytes, each in turn.
     pub(super) fn bulk(&self) -> Client {
+        client(self.channel(), &self.options)
+    }
+
+    fn channel(&self) -> Channel {
         self.bulk[self.next.fetch_add(1, Ordering::Relaxed) % self.bulk.len()].clone()
+    }
+
+    /// Sends a ticket on a connection for bytes. What comes back is not tonic's to put together: it would be copied once
+    /// more, to memory that is not aligned.
+    pub(super) async fn get(&self, ticket: &Ticket, pool: &Pool) -> Result<Incoming, Status> {
+        let ticket = arrow_flight::Ticket::new(ticket.encode_to_vec());
+        let mut message = BytesMut::with_capacity(5 + ticket.encoded_len());
+        message.put_u8(0);
+        message.put_u32(ticket.encoded_len() as u32);
+        ticket.encode(&mut message).expect("invariant: it grows");
+        let mut request = http::Request::new(Body::new(Full::from(message.freeze())));
+        (*request.method_mut(), *request.version_mut()) = (http::Method::POST, http::Version::HTTP_2);
+        *request.uri_mut() = http::Uri::from_static(wire::DO_GET);
+        let (metadata, ..) = self.request(()).into_parts();
+        *request.headers_mut() = metadata.into_headers();
+        request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
+        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        let mut channel = self.channel();
+        let lost = |error: tonic::transport::Error| Status::from_error(error.into());
+        std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(lost)?;
+        let (head, body) = channel.call(request).await.map_err(lost)?.into_parts();
+        if head.status != http::StatusCode::OK || head.headers.contains_key("grpc-status") {
+            incoming::status(&head.headers)?;
+        }
+        Ok(Incoming::new(body, self.options.message_bytes, pool.clone()))
     }
 
     /// A request with who asks and which store is meant.

@@ -12,12 +12,12 @@ use arrow::{
     array::{Array, ArrayData, ArrayRef, RecordBatch},
     datatypes::{Schema, SchemaRef},
 };
-use arrow_flight::{FlightData, FlightDescriptor, PutResult, encode::FlightDataEncoderBuilder, error::FlightError};
-use futures::{Stream, StreamExt, stream};
+use arrow_flight::{FlightDescriptor, PutResult, encode::FlightDataEncoderBuilder, error::FlightError};
+use futures::{StreamExt, stream};
 use prost::Message;
 use tonic::Status;
 
-use super::{Inner, channel::Attempts, lane::Lane, runtime::block_on};
+use super::{Inner, channel::Attempts, incoming::Incoming, lane::Lane, runtime::block_on};
 use crate::{
     arrow_map,
     catalog::command::ColumnRef,
@@ -77,9 +77,7 @@ impl Flight {
     }
 
     async fn get_once(&self, ticket: &Ticket) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
-        let ticket = arrow_flight::Ticket::new(ticket.encode_to_vec());
-        let sent = self.client.channels.bulk().do_get(self.client.channels.request(ticket)).await?.into_inner();
-        received(sent).await
+        received(self.client.channels.get(ticket, &self.client.pool).await?).await
     }
 
     async fn put_once(&self, put: wire::Put, batch: RecordBatch) -> Result<PutResult, FlightError> {
@@ -128,13 +126,10 @@ impl Flight {
 }
 
 /// What a server sends for a ticket of one column.
-pub(crate) async fn received(
-    mut sent: impl Stream<Item = Result<FlightData, Status>> + Unpin,
-) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
+pub(crate) async fn received(mut sent: Incoming) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
     let (mut messages, mut arrays) = (Messages::default(), Vec::new());
-    while let Some(data) = sent.next().await {
-        let FlightData { data_header, data_body, .. } = data?;
-        let taken = messages.take(&data_header, &data_body);
+    while let Some(message) = sent.next().await? {
+        let taken = messages.take(&message.header, &message.body);
         let Some(batch) = taken.map_err(|error| FlightError::ProtocolError(error.to_string()))? else { continue };
         let [array] = batch.columns() else {
             return Err(FlightError::ProtocolError(format!("{} columns came, 1 was asked", batch.num_columns())));

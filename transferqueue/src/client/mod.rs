@@ -21,9 +21,11 @@ mod call;
 mod channel;
 pub(crate) mod flight;
 mod gang;
+pub(crate) mod incoming;
 mod lane;
 mod link;
 mod paths;
+pub(crate) mod pool;
 mod runtime;
 mod shm;
 #[cfg(test)]
@@ -47,6 +49,7 @@ use self::{
     flight::Flight,
     lane::Lane,
     paths::{Counts, Paths},
+    pool::Pool,
     shm::{Otherwise, Shm},
 };
 use crate::{
@@ -106,6 +109,8 @@ struct Inner {
     lanes: Mutex<HashMap<SessionId, Arc<Lane>>>,
     /// Bytes of views that were received and are still open.
     received: Arc<AtomicU64>,
+    /// What they are received into.
+    pool: Pool,
     /// Counts cells that are being appended to here, before they are put.
     open: Unit,
     /// The store's memory, where it can be mapped.
@@ -144,6 +149,7 @@ impl Remote {
             definition: Arc::new(definition),
             lanes: Mutex::default(),
             received: Arc::default(),
+            pool: Pool::default(),
             open: Unit::new(0, 0),
             shm,
             counts: Arc::default(),

@@ -1,11 +1,24 @@
 //! Bytes as a stream of Flight messages: `[header length u16][body length u16][header][body]`, repeated, the last one as
 //! long as bytes are left. The first byte of all says what the descriptor of the put is.
 
+use std::{convert::Infallible, sync::LazyLock};
+
 use arrow_flight::{FlightData, FlightDescriptor};
 use bytes::Bytes;
+use futures::stream;
+use http::{HeaderMap, HeaderValue};
+use http_body::Frame;
+use http_body_util::StreamBody;
 use prost::Message;
+use tonic::body::Body;
 
-use crate::wire;
+use crate::{
+    client::{incoming::Incoming, pool::Pool},
+    wire,
+};
+
+/// The largest message that is taken.
+const LIMIT: usize = 16 << 20;
 
 pub(super) struct Frames<'a> {
     descriptor: Option<FlightDescriptor>,
@@ -46,7 +59,26 @@ impl Iterator for Frames<'_> {
     }
 }
 
-/// The inverse, for seeds.
+/// A message as gRPC frames it.
+pub(super) fn prefixed(message: &FlightData) -> Vec<u8> {
+    let len = message.encoded_len() as u32;
+    [&[0], &len.to_be_bytes()[..], &message.encode_to_vec()].concat()
+}
+
+/// An answer of these bytes in pieces, whose server says that all is well.
+pub(super) fn body(bytes: &[u8], piece: usize) -> Body {
+    let pieces = bytes.chunks(piece).map(|piece| Frame::data(Bytes::copy_from_slice(piece)));
+    let trailers = HeaderMap::from_iter([(tonic::Status::GRPC_STATUS, HeaderValue::from_static("0"))]);
+    let frames: Vec<_> = pieces.chain([Frame::trailers(trailers)]).map(Ok::<_, Infallible>).collect();
+    Body::new(StreamBody::new(stream::iter(frames)))
+}
+
+pub(super) fn incoming(body: Body) -> Incoming {
+    static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
+    Incoming::new(body, LIMIT, POOL.clone())
+}
+
+/// The inverse of [`Frames`], for seeds.
 #[cfg(test)]
 pub(super) fn written(kind: u8, messages: &[FlightData]) -> Vec<u8> {
     let mut out = vec![kind];

@@ -19,8 +19,8 @@ mod texts;
 pub(crate) mod world;
 
 use bytes::Bytes;
-use futures::{FutureExt, StreamExt, stream};
-use tonic::{metadata::MetadataValue, service::Interceptor};
+use futures::{FutureExt, stream};
+use tonic::{body::Body, metadata::MetadataValue, service::Interceptor};
 
 pub use self::{
     arena::arena,
@@ -37,7 +37,7 @@ use crate::{
     ids::Rows,
     ipc::Messages,
     link::Link,
-    server::{gate::Gate, listing, reading, writing},
+    server::{gate::Gate, listing, reading, sending::Outgoing, writing},
     wire::INCARNATION,
 };
 
@@ -45,12 +45,13 @@ use crate::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("messages", messages),
     ("actions", actions),
     ("tickets", tickets),
     ("puts", puts),
     ("gets", gets),
+    ("answers", answers),
     ("neighbours", neighbours),
     ("log", log),
     ("snapshot", snapshot),
@@ -73,12 +74,12 @@ pub fn tickets(bytes: &[u8]) {
         drop(listing::info(&world.service, &descriptor).and(listing::schema(&world.service, &descriptor)));
         return;
     }
-    let Ok(answers) = reading::stream(&world.service, rest) else { return };
-    let mut messages = Messages::default();
-    let mut answers = answers.take(ANSWERS);
-    while let Some(answer) = answers.next().now_or_never().expect("nothing is waited for") {
-        let Ok(data) = answer else { return };
-        messages.take(&data.data_header, &data.data_body).expect("the server sends what a client takes");
+    let Ok(selection) = reading::select(&world.service, rest) else { return };
+    let (mut answer, mut messages) =
+        (frames::incoming(Body::new(Outgoing::new(selection).unwrap())), Messages::default());
+    for _ in 0..ANSWERS {
+        let Ok(Some(message)) = answer.next().now_or_never().expect("nothing is waited for") else { return };
+        messages.take(&message.header, &message.body).expect("the server sends what a client takes");
     }
 }
 
@@ -97,11 +98,21 @@ pub fn puts(bytes: &[u8]) {
     world.verify();
 }
 
-/// What a server answers a get of so many rows (the first byte) with.
+/// What a server answers a get of so many rows (the first byte) with: messages under their prefixes.
 pub fn gets(bytes: &[u8]) {
     let Some((&rows, rest)) = bytes.split_first() else { return };
-    let sent: Vec<_> = Frames::of(rest).collect();
-    let received = flight::received(stream::iter(sent.into_iter().map(Ok))).now_or_never().expect("nothing waits");
+    let sent: Vec<u8> = Frames::of(rest).flat_map(|message| frames::prefixed(&message)).collect();
+    answered(rows, frames::body(&sent, 61));
+}
+
+/// The bytes of such an answer, in pieces of a length (the second byte).
+pub fn answers(bytes: &[u8]) {
+    let Some((&[rows, piece], rest)) = bytes.split_first_chunk() else { return };
+    answered(rows, frames::body(rest, piece.max(1).into()));
+}
+
+fn answered(rows: u8, body: Body) {
+    let received = flight::received(frames::incoming(body)).now_or_never().expect("nothing waits");
     let Ok((schema, arrays)) = received else { return };
     let column = schema.as_ref().and_then(|schema| arrow_map::column(schema.fields().first()?).ok());
     if let (Ok(arrays), Some(column)) = (flight::checked(schema, &arrays, rows.into()), column) {

@@ -1,8 +1,10 @@
 //! Real messages, as each target takes them: where a fuzzer begins.
 
 use arrow_flight::{FlightData, utils::batches_to_flight_data};
-use futures::{FutureExt, StreamExt};
+use futures::FutureExt;
+use http_body_util::BodyExt;
 use prost::Message;
+use tonic::body::Body;
 
 use super::{
     files::snapshot_files,
@@ -19,7 +21,7 @@ use crate::{
     inspect::Request,
     link::Link,
     schema::{Column, Kind},
-    server::reading,
+    server::{reading, sending::Outgoing},
     testing,
     wire::*,
 };
@@ -28,10 +30,23 @@ use crate::{
 pub(super) type Seed = (&'static str, String, Vec<u8>);
 
 pub(super) fn all() -> Vec<Seed> {
-    [messages(), actions(), tickets(), puts(), gets(), neighbours(), log(), snapshot(), spills(), inspect(), arena()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        messages(),
+        actions(),
+        tickets(),
+        puts(),
+        gets(),
+        answers(),
+        neighbours(),
+        log(),
+        snapshot(),
+        spills(),
+        inspect(),
+        arena(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 fn named(target: &'static str, seeds: impl IntoIterator<Item = Vec<u8>>) -> Vec<Seed> {
@@ -219,17 +234,33 @@ fn puts() -> Vec<Seed> {
     named("puts", seeds)
 }
 
-fn gets() -> Vec<Seed> {
+/// What a get of each column is answered with.
+fn answered() -> Vec<Body> {
     let world = World::of_columns(3);
     let id = world.store.partition("all").unwrap();
-    let seeds = columns().into_iter().map(|column| {
+    let answer = |column: Column| {
         let (pointer, _) = world.store.resolve(id, None, &[&column.name]).unwrap();
-        let answers = reading::stream(&world.service, &Ticket::from(&pointer).encode_to_vec()).unwrap();
-        let answers: Vec<FlightData> =
-            answers.map(Result::unwrap).collect::<Vec<_>>().now_or_never().expect("nothing waits");
-        behind(3, frames::written(0, &answers))
+        let selection = reading::select(&world.service, &Ticket::from(&pointer).encode_to_vec()).unwrap();
+        Body::new(Outgoing::new(selection).unwrap())
+    };
+    columns().into_iter().map(answer).collect()
+}
+
+fn gets() -> Vec<Seed> {
+    let seeds = answered().into_iter().map(|body| {
+        let (mut incoming, mut messages) = (frames::incoming(body), Vec::new());
+        while let Some(message) = incoming.next().now_or_never().expect("nothing waits").unwrap() {
+            let (data_header, data_body) = (message.header.into(), message.body);
+            messages.push(FlightData { data_header, data_body, ..FlightData::default() });
+        }
+        behind(3, frames::written(0, &messages))
     });
     named("gets", seeds.collect::<Vec<_>>())
+}
+
+fn answers() -> Vec<Seed> {
+    let whole = |body: Body| body.collect().now_or_never().expect("nothing waits").unwrap().to_bytes();
+    named("answers", answered().into_iter().map(|body| behind(3, behind(100, whole(body)))))
 }
 
 fn log() -> Vec<Seed> {

@@ -37,6 +37,7 @@ pub(crate) mod gate;
 pub mod limits;
 pub(crate) mod listing;
 pub(crate) mod reading;
+pub(crate) mod sending;
 mod service;
 pub(crate) mod shm;
 mod socket;
@@ -46,7 +47,6 @@ pub(crate) mod writing;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use arrow_flight::flight_service_server::FlightServiceServer;
 use serde::{Deserialize, Serialize};
 use tokio::{
     net::{TcpListener, UnixListener},
@@ -161,10 +161,7 @@ pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, S
         runtime.spawn(shm::serve(listener, service.clone(), token.clone()));
     }
     let gate = gate::Gate::new(&token, service.incarnation, options.connections);
-    let flight = FlightServiceServer::new(service)
-        .max_decoding_message_size(options.message_bytes)
-        .max_encoding_message_size(usize::MAX);
-    let guarded = tonic::service::interceptor::InterceptedService::new(flight, gate);
+    let guarded = tonic::service::interceptor::InterceptedService::new(sending::Sending::new(service), gate);
     let (stop, stopping) = oneshot::channel::<()>();
     let incoming = socket::incoming(listener, options.connections);
     let serving = builder

@@ -1,19 +1,17 @@
-//! Tickets become streams of record batches.
+//! Tickets become record batches.
 
-use std::{ops::Range, sync::Arc};
+use std::{iter, ops::Range, sync::Arc};
 
 use arrow::{
     array::{Array, ArrayRef, RecordBatch, RecordBatchOptions},
     datatypes::SchemaRef,
     error::ArrowError,
 };
-use arrow_flight::{FlightData, encode::FlightDataEncoderBuilder, error::FlightError};
-use futures::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use tonic::{Code, Status};
 
 use super::{
     limits,
-    service::{Answers, Service, invalid, status},
+    service::{Service, invalid, status},
 };
 use crate::{
     arrow_map,
@@ -27,9 +25,18 @@ use crate::{
 /// Pieces below this are gathered with their neighbours: a message for each would cost more than the copy.
 const SMALL: usize = 1 << 20;
 
+/// What a ticket names. The bytes are held until the last batch is made, and those of a batch as long as it is.
+pub(crate) struct Selection {
+    pub(crate) schema: SchemaRef,
+    /// Each is made when it is asked for.
+    pub(crate) batches: Batches,
+}
+
+type Batches = Box<dyn Iterator<Item = Result<RecordBatch, Status>> + Send>;
+
 /// The cells of a ticket. One column: its pieces as they lie, small ones gathered when their turn comes. Several: gathered side
-/// by side, since their pieces end in different places. The bytes are held until the stream has ended.
-pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightData>, Status> {
+/// by side, since their pieces end in different places.
+pub(crate) fn select(service: &Service, ticket: &[u8]) -> Result<Selection, Status> {
     let ticket: Ticket = decode("ticket", ticket).map_err(invalid)?;
     if ticket.incarnation != service.incarnation {
         let refused = Failure::incarnation(ticket.incarnation, service.incarnation);
@@ -55,13 +62,9 @@ pub(crate) fn stream(service: &Service, ticket: &[u8]) -> Result<Answers<FlightD
     );
     let batches = match <[_; 1]>::try_from(columns) {
         Ok([(column, views)]) => pieces(schema.clone(), column, views),
-        Err(columns) => stream::iter([Ok(gathered(&schema, &columns, rows as usize)?)]).boxed(),
+        Err(columns) => Box::new(slices(gathered(&schema, &columns, rows as usize)?).map(Ok)),
     };
-    let encoded = FlightDataEncoderBuilder::new()
-        .with_schema(schema)
-        .with_max_flight_data_size(limits::BATCH_BYTES)
-        .build(batches);
-    Ok(encoded.map_err(Status::from).boxed())
+    Ok(Selection { schema, batches })
 }
 
 /// A column under the reader's name, and views of its cells.
@@ -76,8 +79,6 @@ pub(super) fn read(service: &Service, pointer: ColumnRef) -> Result<(Column, Vec
     })?;
     Ok((Column { name: pointer.name, ..column.clone() }, views))
 }
-
-type Batches = BoxStream<'static, Result<RecordBatch, FlightError>>;
 
 fn batch(schema: &SchemaRef, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, ArrowError> {
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
@@ -105,13 +106,27 @@ fn pieces(schema: SchemaRef, column: Column, views: Vec<View>) -> Batches {
     let made = together.into_iter().map(move |range| {
         let array = match &views[range] {
             [one] => one.array().clone(),
-            many => arrow_map::copy(&column, many.iter().map(View::array))
-                .map_err(|error| FlightError::from(invalid(error.to_string())))?,
+            many => {
+                arrow_map::copy(&column, many.iter().map(View::array)).map_err(|error| invalid(error.to_string()))?
+            }
         };
         let rows = array.len();
-        Ok(batch(&schema, vec![array], rows)?)
+        batch(&schema, vec![array], rows).map_err(|error| invalid(error.to_string()))
     });
-    stream::iter(made).boxed()
+    Box::new(made.flat_map(|batch| -> Batches {
+        match batch {
+            Ok(batch) => Box::new(slices(batch).map(Ok)),
+            Err(status) => Box::new(iter::once(Err(status))),
+        }
+    }))
+}
+
+/// A batch in parts of about [`limits::BATCH_BYTES`], and of a row at least; nothing is copied.
+fn slices(batch: RecordBatch) -> impl Iterator<Item = RecordBatch> + Send {
+    let bytes: usize = batch.columns().iter().map(bytes).fold(0, usize::saturating_add);
+    let (rows, parts) = (batch.num_rows(), bytes.div_ceil(limits::BATCH_BYTES).max(1));
+    let step = (rows / parts).max(1);
+    (0..rows).step_by(step).map(move |from| batch.slice(from, step.min(rows - from)))
 }
 
 /// Which neighbours are sent as one batch.
@@ -135,5 +150,9 @@ fn together(views: &[View]) -> Vec<Range<usize>> {
 }
 
 fn size(view: &View) -> usize {
-    view.array().to_data().get_slice_memory_size().unwrap_or(usize::MAX)
+    bytes(view.array())
+}
+
+fn bytes(array: &ArrayRef) -> usize {
+    array.to_data().get_slice_memory_size().unwrap_or(usize::MAX)
 }

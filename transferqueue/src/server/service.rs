@@ -9,7 +9,7 @@ use arrow_flight::{
 use futures::{StreamExt, stream, stream::BoxStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Program, control, limits, listing, reading, writing};
+use super::{Program, control, limits, listing, writing};
 use crate::{
     catalog::{command::Request as Call, definition::Partition},
     error::Error,
@@ -98,8 +98,9 @@ impl FlightService for Service {
         listing::schema(self, request.get_ref()).map(Response::new)
     }
 
-    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        reading::stream(self, &request.get_ref().ticket).map(Response::new)
+    /// Does not come here: [`Sending`](super::sending::Sending) has answered it.
+    async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        Err(Status::internal("DoGet is answered without tonic's encoder"))
     }
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {

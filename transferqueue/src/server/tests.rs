@@ -174,7 +174,7 @@ fn a_ticket_that_names_cells_of_another_column_is_refused() {
     let ticket = |column: u32| {
         let mut ticket = Ticket::from(&pointer);
         ticket.columns[0].column = column;
-        reading::stream(&world.service, &ticket.encode_to_vec()).err().map(|status| status.message().to_owned())
+        reading::select(&world.service, &ticket.encode_to_vec()).err().map(|status| status.message().to_owned())
     };
     assert_eq!(ticket(4), None, "its own column");
     let said = ticket(0).unwrap();
@@ -190,18 +190,13 @@ fn a_ticket_that_names_few_bytes_often_takes_no_memory_before_it_is_read() {
     let cells = ticket.columns[0].runs[0];
     ticket.columns[0].runs = vec![cells; 100_000];
     ticket.rows = 300_000;
-    let mut answers = reading::stream(&world.service, &ticket.encode_to_vec()).unwrap();
-    let (mut messages, mut rows) = (crate::ipc::Messages::default(), 0);
-    while let Some(data) = answers.next().now_or_never().expect("nothing waits") {
-        let data = data.unwrap();
-        rows += messages.take(&data.data_header, &data.data_body).unwrap().map_or(0, |batch| batch.num_rows());
-    }
-    assert_eq!(rows, 300_000);
+    let selection = reading::select(&world.service, &ticket.encode_to_vec()).unwrap();
+    assert_eq!(selection.batches.map(|batch| batch.unwrap().num_rows()).sum::<usize>(), 300_000);
     // Side by side everything would be in memory at once.
     ticket.columns = vec![ticket.columns[0].clone(); 2];
     ticket.columns.iter_mut().for_each(|column| column.runs = vec![cells; 2_000_000]);
     ticket.rows = 6_000_000;
-    assert!(reading::stream(&world.service, &ticket.encode_to_vec()).is_ok(), "48 MB are gathered");
+    assert!(reading::select(&world.service, &ticket.encode_to_vec()).is_ok(), "48 MB are gathered");
 }
 
 #[test]

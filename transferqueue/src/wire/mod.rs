@@ -39,6 +39,9 @@ pub const PROTOCOL: u32 = 1;
 /// Metadata with the incarnation of the store that a request is for.
 pub(crate) const INCARNATION: &str = "tq-incarnation";
 
+/// The method that cells come by.
+pub(crate) const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
+
 /// Names of the actions.
 pub mod action {
     /// [`Hello`](super::Hello) → [`Welcome`](super::Welcome) in [`Answer::reply`](super::Answer).
