@@ -39,7 +39,7 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) build --release -p tq-benches
-	@status=0; for name in plane near catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
+	@status=0; for name in plane near flight catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
 
 sim: setup nextest ## 10,000 seeds each: schedules through the catalog, workers and faults around a served store; 20,000 histories beside a model
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run --workspace -E 'package(transferqueue) and test(simulation)' --success-output immediate

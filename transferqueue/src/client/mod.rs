@@ -13,8 +13,8 @@
 //! which is one round trip, since a call that has to wait gives its number back first. When an answer is never heard,
 //! nobody knows whether its number is taken: the session refuses further calls, and its leases return.
 //!
-//! *Copies.* A get: gRPC assembles the message (one copy), and unless it happens to lie on 64 bytes its body is copied
-//! once more into aligned memory; views point into that. A put: Arrow's encoder copies the cells into the message,
+//! *Copies.* A get: what HTTP/2 has read from the socket is copied once, into aligned memory that was there before; views
+//! point into that. (A server that does not place buffers on 64 bytes within a message costs a second one.) A put: Arrow's encoder copies the cells into the message,
 //! prost the message into the send buffer.
 
 mod call;

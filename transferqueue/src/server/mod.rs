@@ -25,8 +25,8 @@
 //! not a thread. A connection that breaks ends no session; a session that is silent for 30 s ends, and what it held
 //! goes back.
 //!
-//! *Copies.* A get: pieces below 1 MiB are gathered (one copy), then Arrow's encoder copies the body into its message,
-//! and prost that message into the send buffer; pieces of 1 MiB or more skip the first. A put: gRPC assembles the
+//! *Copies.* A get: pieces of 1 MiB or more are sent from where they lie; smaller ones, and several columns of one ticket,
+//! are gathered first (one copy); what is below 4 KiB is copied beside the headers. A put: gRPC assembles the
 //! message (one copy), its body moves to 64 bytes unless it lies there by chance (one copy), and the cells are taken
 //! out of it into buffers of the unit that hold nothing else (one copy).
 
