@@ -197,6 +197,6 @@ async fn nowhere(channel: Channel, seed: u64) -> Result<(), tonic::Status> {
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.map_err(|error| tonic::Status::unknown(error.to_string()))?;
     let codec = tonic_prost::ProstCodec::<Ticket, Ticket>::default();
-    let path = tonic::codegen::http::uri::PathAndQuery::from_static("/arrow.flight.protocol.FlightService/DoNothing");
+    let path = http::uri::PathAndQuery::from_static("/arrow.flight.protocol.FlightService/DoNothing");
     grpc.unary(tonic::Request::new(Ticket { ticket: noise(seed, 40).into() }), path, codec).await.map(drop)
 }
