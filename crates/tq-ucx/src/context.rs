@@ -1,7 +1,7 @@
 //! UCX with its options: what workers and shared memory belong to.
 #![expect(unsafe_code, reason = "calls into UCX")]
 
-use std::{ffi::CString, fmt, ptr, sync::Arc};
+use std::{env, ffi::CString, fmt, ptr, sync::Arc};
 
 use ucx_rs::sys;
 
@@ -9,6 +9,9 @@ use crate::{
     Error, Options,
     raw::{Zeroed, check},
 };
+
+/// What UCX prints is asked for here.
+const LOG_LEVEL: &str = "UCX_LOG_LEVEL";
 
 /// UCX with its options; clones are the same one.
 #[derive(Clone)]
@@ -53,6 +56,10 @@ impl Context {
         let config = Config::read()?;
         for (name, value) in options.settings()? {
             config.set(name, &value)?;
+        }
+        if env::var_os(LOG_LEVEL).is_none() {
+            // To standard output, where a program's data go; what matters of it is in the errors.
+            config.set("LOG_LEVEL", "fatal")?;
         }
         let one_sided = if options.one_sided { sys::ucp_feature_UCP_FEATURE_RMA } else { 0 };
         let features = sys::ucp_feature_UCP_FEATURE_TAG | sys::ucp_feature_UCP_FEATURE_WAKEUP | one_sided;

@@ -37,7 +37,7 @@
 //! Connect both ways where both sides live long: a worker keeps its half of a connection that only the other side has made until
 //! that side closes it.
 //!
-//! The environment (`UCX_*`) still applies to what [`Options`] do not name.
+//! The environment (`UCX_*`) still applies to what [`Options`] do not name. UCX prints nothing unless `UCX_LOG_LEVEL` asks for it.
 #![cfg(feature = "ucx")]
 
 mod buffer;

@@ -26,7 +26,7 @@ pub unsafe trait Region: Send + Sync + 'static {
     fn range(&self) -> NonNull<[u8]>;
 }
 
-// SAFETY: the slice is borrowed from a value that nobody else can change or move: `Memory` has it boxed, and gives it to nobody.
+// SAFETY: the slice is borrowed from a value that nobody else can change or move: `Memory` has it behind a pointer, and gives it to nobody.
 unsafe impl<T: AsRef<[u8]> + Send + Sync + 'static> Region for T {
     fn range(&self) -> NonNull<[u8]> {
         NonNull::from(self.as_ref())
@@ -42,7 +42,7 @@ pub struct Memory {
     raw: sys::ucp_mem_h,
     key: Key,
     /// After the registration, in the order of drops.
-    _owner: Box<dyn Send + Sync>,
+    _owner: Arc<dyn Send + Sync>,
 }
 
 // SAFETY: the registration belongs to a context for several threads; what it covers is only ever read.
@@ -57,7 +57,7 @@ impl Memory {
     /// [`Error::Refused`] when the context has no one-sided access or there is no byte; [`Error::Ucx`] when UCX cannot register
     /// the memory.
     pub fn share(context: &Context, owner: impl Region) -> Result<Self, Error> {
-        let owner = Box::new(owner);
+        let owner = Arc::new(owner);
         let range = owner.range();
         let (start, len) = (range.cast::<u8>().as_ptr(), range.len());
         let what = format!("sharing {len} bytes");
