@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -59,6 +59,12 @@ garbage: setup nextest ## ten kinds of garbage on every port while runs go on: t
 # Arrow do with bytes from outside is looked at.
 asan: ## decode the whole fuzz corpus once under AddressSanitizer
 	scripts/fuzz.sh --replay
+
+# Its own package and features: the other commands do not build UCX.
+ucx: nextest ## build UCX (gcc and make, two minutes) and test what is made of it: two processes, shared memory and TCP
+	$(CARGO) clippy -p tq-ucx --features ucx --all-targets -- -D warnings
+	$(CARGO) nextest run -p tq-ucx --features ucx --no-fail-fast
+	$(CARGO) test -p tq-ucx --features ucx --doc --quiet
 
 connections: setup nextest ## 8,192 connections that write at once, and 100,000 clients that come and go
 	$(CARGO) nextest run --workspace -E 'binary(wire_many)' --run-ignored only --success-output immediate -j 1
