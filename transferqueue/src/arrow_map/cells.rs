@@ -81,16 +81,6 @@ pub fn sizes(column: &Column, array: &dyn Array) -> Result<Sizes, MapError> {
     })
 }
 
-/// Takes an array over for storage: checks its type, that nothing is null and that values are legal, and returns it as it
-/// is when its buffers are aligned to 64 bytes and hold nothing else; otherwise copies it once.
-///
-/// # Errors
-/// [`MapError::Type`], [`MapError::Null`], [`MapError::Value`], [`MapError::TooLarge`].
-pub fn own(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
-    check(column, array)?;
-    tight(column, array)
-}
-
 /// A checked array as it is kept where it was allocated: aligned, and holding on to nothing else; copied if it is not.
 pub(crate) fn tight(column: &Column, array: &ArrayRef) -> Result<ArrayRef, MapError> {
     if is_stored(column, array) && is_tight(array) { Ok(array.clone()) } else { copy(column, [array]) }

@@ -31,8 +31,8 @@ use std::{collections::HashMap, sync::Arc};
 use arrow::datatypes::{DataType, Field, Schema};
 
 pub(crate) use build::{bytes_array, dense_array, from_buffers, ragged_array};
+pub use cells::sizes;
 pub(crate) use cells::{check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, plain, tight};
-pub use cells::{own, sizes};
 
 use crate::schema::{Column, Dtype, Kind};
 

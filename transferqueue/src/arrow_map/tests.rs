@@ -108,7 +108,7 @@ fn a_slice_of_a_larger_array_is_copied_when_taken_over() {
         (0..100).map(|row| Some((0..row).map(move |i| Some((row * i) as f32)))),
     );
     let middle: ArrayRef = Arc::new(all.slice(50, 2));
-    let owned = own(&column, &middle).unwrap();
+    let owned = tight(&column, &middle).unwrap();
     assert_eq!(
         owned.as_list::<i32>().value(1).as_primitive::<Float32Type>(),
         all.value(51).as_primitive::<Float32Type>()
@@ -123,7 +123,7 @@ fn an_aligned_array_is_taken_over_without_a_copy() {
     let mut values = arrow::buffer::MutableBuffer::new(0);
     values.extend_from_slice(&[1f32, 2.0, 3.0]);
     let array = ragged_array("r", &column.kind, &[1, 2], values.into()).unwrap();
-    let owned = own(&column, &array).unwrap();
+    let owned = tight(&column, &array).unwrap();
     assert_eq!(leaf_bytes(&owned).unwrap().as_ptr(), leaf_bytes(&array).unwrap().as_ptr());
 }
 
@@ -131,7 +131,7 @@ fn an_aligned_array_is_taken_over_without_a_copy() {
 fn wrong_types_nulls_and_illegal_values_are_refused_by_name() {
     let column = |kind| Column::new("c", kind);
     let scalar = |dtype| column(Kind::Dense { dtype, shape: vec![] });
-    let refused = |column: &Column, array: ArrayRef| own(column, &array).unwrap_err().to_string();
+    let refused = |column: &Column, array: ArrayRef| check(column, &array).unwrap_err().to_string();
     let wrong = refused(&scalar(Dtype::F32), Arc::new(Int32Array::from(vec![1])));
     assert!(wrong.contains("dense f32[]") && wrong.contains("Int32"), "{wrong}");
     let null = refused(&scalar(Dtype::F32), Arc::new(Float32Array::from(vec![Some(1.0), None])));

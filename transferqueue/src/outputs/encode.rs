@@ -37,8 +37,11 @@ impl Outputs {
 
     /// The same outside a store: with the columns' descriptions, and the notes.
     pub(crate) fn encode_detached(self, columns: &[Column], rows: &Rows) -> Result<Detached, OutputError> {
-        let encoded = self.encode("detached", columns, rows)?;
-        Ok((encoded.into_iter().map(|(id, array)| (columns[id.0 as usize].clone(), array)).collect(), self.notes))
+        let encoded = self.encode("detached", columns, rows)?.into_iter().map(|(id, array)| {
+            let column = &columns[id.0 as usize];
+            Ok((column.clone(), arrow_map::tight(column, &array)?))
+        });
+        Ok((encoded.collect::<Result<_, OutputError>>()?, self.notes))
     }
 }
 
@@ -64,7 +67,9 @@ impl Data {
             }
             (Self::Array(array), _) => {
                 counted(array.len())?;
-                Ok(arrow_map::own(column, array)?)
+                // Not copied: where it is stored is where it is brought into shape.
+                arrow_map::check(column, array)?;
+                Ok(array.clone())
             }
             (Self::Ragged { dtype, lens, values }, Kind::Ragged { dtype: expected, .. }) if dtype == expected => {
                 counted(lens.len())?;

@@ -126,8 +126,8 @@ impl Outputs {
         self.bytes(column, Kind::Json, texts)
     }
 
-    /// An array that is of the column's Arrow type already (see `arrow_map`); taken over without a copy when its buffers
-    /// start on 64 bytes and hold nothing else.
+    /// An array that is of the column's Arrow type already (see `arrow_map`). It is copied once, to where it is to lie; on the
+    /// heap it is taken over as it is when its buffers start on 64 bytes and hold nothing else.
     pub fn array(self, column: impl Into<String>, array: ArrayRef) -> Self {
         self.with(column, Data::Array(array))
     }
