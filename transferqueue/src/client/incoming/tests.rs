@@ -34,8 +34,11 @@ fn incoming(bytes: &[u8], piece: usize, end: End) -> Incoming {
     Incoming::new(Body::new(StreamBody::new(stream::iter(frames))), LIMIT, Pool::default())
 }
 
+/// Header and body of a message.
+type Parts = (Vec<u8>, Vec<u8>);
+
 /// Headers and bodies until the end.
-fn all(mut incoming: Incoming) -> Result<Vec<(Vec<u8>, Vec<u8>)>, FlightError> {
+fn all(mut incoming: Incoming) -> Result<Vec<Parts>, FlightError> {
     let mut messages = Vec::new();
     while let Some(message) = incoming.next().now_or_never().expect("nothing waits")? {
         assert!(message.body.is_empty() || message.body.as_ptr().align_offset(64) == 0);
