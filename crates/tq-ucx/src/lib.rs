@@ -5,7 +5,8 @@
 //! it sends and receives messages by tag, and it opens the key of a [`Memory`] that the other side has shared, to read from
 //! it one-sidedly.
 //!
-//! ```
+#![cfg_attr(feature = "ucx", doc = "```")]
+#![cfg_attr(not(feature = "ucx"), doc = "```ignore")]
 //! use std::time::{Duration, Instant};
 //! use tq_ucx::{Context, Memory, Options, Space, Transport, Worker};
 //!
