@@ -4,9 +4,39 @@
 //! `better`: whether more or less is better, that is on which side of the budget the figure must lie), and printed. A
 //! missed budget fails the run unless `docs/known-gaps.md` names it as `` `<name>: <case>` ``.
 
-use std::{fs, io, path::PathBuf, process::ExitCode};
+use std::{
+    fs,
+    hint::black_box,
+    io,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use serde::Serialize;
+
+/// Bytes of a GiB.
+pub const GIB: f64 = (1_u64 << 30) as f64;
+
+/// A look at every byte.
+pub fn sum(values: &[u64]) -> u64 {
+    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
+}
+
+/// How long so many passes take.
+pub fn timed(times: usize, mut each: impl FnMut() -> u64) -> Duration {
+    let begun = Instant::now();
+    for _ in 0..times {
+        black_box(each());
+    }
+    begun.elapsed()
+}
+
+/// The middle one, in seconds.
+pub fn median(mut all: Vec<Duration>) -> f64 {
+    all.sort();
+    all[all.len() / 2].as_secs_f64()
+}
 
 /// On which side of its budget a figure must lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -44,6 +74,16 @@ impl Row {
     pub fn alone(case: impl Into<String>, unit: &str, ours: f64, budget: Option<f64>, better: Better) -> Self {
         let (theirs, against, ratio) = (None, None, None);
         Self { case: case.into(), unit: unit.into(), ours, theirs, against, ratio, budget, better }
+    }
+
+    /// A speed beside another one, in GiB/s; the budget is one of their ratio.
+    pub fn speeds(case: impl Into<String>, ours: f64, (against, theirs): (&str, f64), budget: Option<f64>) -> Self {
+        Self {
+            theirs: Some(theirs),
+            against: Some(against.into()),
+            ratio: Some(ours / theirs),
+            ..Self::alone(case, "GiB/s", ours, budget, Better::More)
+        }
     }
 
     /// Whether the budget is kept.

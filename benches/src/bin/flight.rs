@@ -7,7 +7,6 @@
 
 use std::{
     env,
-    hint::black_box,
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
     process::{Child, Command, ExitCode, Stdio},
@@ -16,7 +15,7 @@ use std::{
 };
 
 use arrow::buffer::MutableBuffer;
-use tq_benches::{Better, Report, Row};
+use tq_benches::{GIB, Report, Row, median, sum, timed};
 use transferqueue::{
     Column, Definition, Dtype, Kind, NewRow, Options, Outputs, PartitionId, Session, Store,
     catalog::definition::{Birth, Partition},
@@ -33,11 +32,6 @@ const EACH: usize = 512 << 20;
 const SIZES: [usize; 5] = [1 << 20, 4 << 20, 8 << 20, 32 << 20, 64 << 20];
 /// The argument that makes this program the server.
 const SERVE: &str = "serve";
-const GIB: f64 = (1_u64 << 30) as f64;
-
-fn sum(values: &[u64]) -> u64 {
-    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
-}
 
 /// A partition with one cell of each size.
 fn store() -> Store {
@@ -130,19 +124,6 @@ impl Drop for Ways {
     }
 }
 
-fn timed(times: usize, mut each: impl FnMut() -> u64) -> Duration {
-    let begun = Instant::now();
-    for _ in 0..times {
-        black_box(each());
-    }
-    begun.elapsed()
-}
-
-fn median(mut all: Vec<Duration>) -> f64 {
-    all.sort();
-    all[all.len() / 2].as_secs_f64()
-}
-
 fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some(SERVE) {
         serve().expect("a server");
@@ -164,16 +145,9 @@ fn main() -> ExitCode {
         }
         let speed = |seconds: f64| (times * bytes) as f64 / GIB / seconds;
         let (ours, theirs) = (speed(median(flights)), speed(median(bares)));
-        report.push(Row {
-            case: format!("get and read, flight, {} MiB", bytes >> 20),
-            unit: "GiB/s".to_owned(),
-            ours,
-            theirs: Some(theirs),
-            against: Some("bare TCP and read".to_owned()),
-            ratio: Some(ours / theirs),
-            budget: (bytes >= 8 << 20).then_some(0.8),
-            better: Better::More,
-        });
+        let case = format!("get and read, flight, {} MiB", bytes >> 20);
+        let budget = (bytes >= 8 << 20).then_some(0.8);
+        report.push(Row::speeds(case, ours, ("bare TCP and read", theirs), budget));
     }
     report.conclude()
 }

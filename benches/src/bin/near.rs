@@ -19,7 +19,7 @@ use arrow::{
     array::{ArrayRef, FixedSizeListArray, UInt64Array},
     datatypes::DataType,
 };
-use tq_benches::{Better, Report, Row};
+use tq_benches::{Better, GIB, Report, Row, median, sum};
 use transferqueue::{
     Column, Definition, Dtype, Kind, NewRow, Options, Outputs, Session, Store, arrow_map,
     catalog::definition::{Birth, Partition, Task},
@@ -34,11 +34,6 @@ const SIZES: [usize; 5] = [64 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
 const SMALL: usize = 2_000;
 /// The argument that makes this program the store.
 const SERVE: &str = "serve";
-const GIB: f64 = (1_u64 << 30) as f64;
-
-fn sum(values: &[u64]) -> u64 {
-    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
-}
 
 fn kind(bytes: usize) -> Kind {
     Kind::Dense { dtype: Dtype::U64, shape: vec![bytes / 8] }
@@ -146,11 +141,6 @@ impl Cell {
     }
 }
 
-fn median(mut all: Vec<Duration>) -> Duration {
-    all.sort();
-    all[all.len() / 2]
-}
-
 /// Medians over the rounds of the times of all passes of a round.
 fn large(report: &mut Report, near: &Session, far: &Session, bytes: usize) {
     let cell = Cell::new(bytes);
@@ -171,22 +161,12 @@ fn large(report: &mut Report, near: &Session, far: &Session, bytes: usize) {
     }
     for (at, what, limit) in [(0, "put", "memcpy"), (1, "get and read", "read")] {
         let [near, far, limits] =
-            [0, 1, 2].map(|way: usize| median(rounds[way].iter().map(|times| times[at]).collect()).as_secs_f64());
+            [0, 1, 2].map(|way: usize| median(rounds[way].iter().map(|times| times[at]).collect()));
         let speed = |seconds: f64| (times * bytes) as f64 / GIB / seconds;
         let budget = (at == 0 && bytes >= 64 << 20).then_some(0.9);
-        for (way, seconds, theirs, against, budget) in
-            [("shm", near, limits, limit, budget), ("shm", near, far, "flight", None)]
-        {
-            report.push(Row {
-                case: format!("{what}, {way}, {} KiB, beside {against}", bytes >> 10),
-                unit: "GiB/s".to_owned(),
-                ours: speed(seconds),
-                theirs: Some(speed(theirs)),
-                against: Some(against.to_owned()),
-                ratio: Some(theirs / seconds),
-                budget,
-                better: Better::More,
-            });
+        for (against, seconds, budget) in [(limit, limits, budget), ("flight", far, None)] {
+            let case = format!("{what}, shm, {} KiB, beside {against}", bytes >> 10);
+            report.push(Row::speeds(case, speed(near), (against, speed(seconds)), budget));
         }
     }
 }

@@ -4,15 +4,10 @@
 //! are there already, beside `memcpy` between warm buffers. Each is repeated until 512 MiB have passed, five times in turns
 //! behind a turn that brings the pages; medians are compared. Every byte is summed within the timed part, on both sides.
 
-use std::{
-    hint::black_box,
-    process::ExitCode,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{hint::black_box, process::ExitCode, sync::Arc};
 
 use arrow::array::{Array, ArrayRef, UInt64Array};
-use tq_benches::{Better, Report, Row};
+use tq_benches::{GIB, Report, Row, median, sum, timed};
 use transferqueue::{
     ColumnId, Dtype, Kind, PartitionId,
     catalog::command::{CellRun, ColumnRef},
@@ -23,11 +18,6 @@ use transferqueue::{
 
 const ROUNDS: usize = 5;
 const EACH: usize = 512 << 20;
-const GIB: f64 = (1_u64 << 30) as f64;
-
-fn sum(values: &[u64]) -> u64 {
-    values.iter().fold(0, |sum, value| sum.wrapping_add(*value))
-}
 
 /// Puts an array, reads what lies there to its last byte, and lets it go.
 fn put(local: &Local, column: &Column, array: &ArrayRef) -> u64 {
@@ -38,19 +28,6 @@ fn put(local: &Local, column: &Column, array: &ArrayRef) -> u64 {
     let pointer = ColumnRef { name: column.name.clone(), partition, column: id, runs: vec![run] };
     let views = local.get(&pointer).expect("it lies there");
     views.iter().map(|view| sum(view.array().to_data().buffers()[0].typed_data())).fold(0, u64::wrapping_add)
-}
-
-fn timed(times: usize, mut each: impl FnMut() -> u64) -> Duration {
-    let begun = Instant::now();
-    for _ in 0..times {
-        black_box(each());
-    }
-    begun.elapsed()
-}
-
-fn median(mut all: Vec<Duration>) -> f64 {
-    all.sort();
-    all[all.len() / 2].as_secs_f64()
 }
 
 fn main() -> ExitCode {
@@ -78,16 +55,8 @@ fn main() -> ExitCode {
         let speed = |seconds: f64| (times * bytes) as f64 / GIB / seconds;
         let (ours, theirs) = (speed(median(puts)), speed(median(copies)));
         let budget = (bytes >= 64 << 20).then_some(0.9);
-        report.push(Row {
-            case: format!("put and read, shared memory, {} KiB", bytes >> 10),
-            unit: "GiB/s".to_owned(),
-            ours,
-            theirs: Some(theirs),
-            against: Some("memcpy and read".to_owned()),
-            ratio: Some(ours / theirs),
-            budget,
-            better: Better::More,
-        });
+        let case = format!("put and read, shared memory, {} KiB", bytes >> 10);
+        report.push(Row::speeds(case, ours, ("memcpy and read", theirs), budget));
     }
     report.conclude()
 }
