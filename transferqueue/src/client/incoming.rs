@@ -1,5 +1,6 @@
-//! The messages that answer a get, taken out of the pieces of the HTTP body as they come: the cells are copied once, to where they will be
-//! read (`super::pool`). What is not there yet is waited for; what cannot be a message is refused by what is wrong with it.
+//! The messages that answer a get, taken out of the pieces of the HTTP body as they come: the cells are copied once, to where
+//! they will be read (`super::pool`). What is not there yet is waited for; what cannot be a message is refused by what is
+//! wrong with it.
 
 #[cfg(test)]
 mod tests;

@@ -68,16 +68,7 @@ impl World {
     fn new(definition: Definition, options: Options) -> Self {
         let now = Arc::new(AtomicU64::new(0));
         let store = Store::still(definition, options, now.clone()).unwrap();
-        let describing = store.clone();
-        let describe = Arc::new(move |id| describing.describe(id));
-        let service = Service {
-            store: store.clone(),
-            describe,
-            program: None,
-            incarnation: 7,
-            message_bytes: 1 << 20,
-            shm: None,
-        };
+        let service = Service::over(&store, 7, 1 << 20);
         Self { store, service, now, _session: None }
     }
 

@@ -55,9 +55,9 @@ use tokio::{
 };
 
 pub use self::error::ServerError;
-pub(crate) use self::service::{Describe, Service};
+pub(crate) use self::service::Service;
 pub use crate::wire::tls::ServerTls;
-use crate::{link::Link, store::Store, wire};
+use crate::{store::Store, wire};
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -118,17 +118,7 @@ pub fn serve(store: &Store, options: &Options) -> Result<Server, ServerError> {
 /// As [`serve`].
 pub fn serve_program(store: &Store, options: &Options, program: Option<Program>) -> Result<Server, ServerError> {
     let incarnation = store.with_state(|state, _| state.incarnation())?;
-    let describing = store.clone();
-    let describe: Describe = Arc::new(move |id| describing.describe(id));
-    let service = Service {
-        store: store.clone(),
-        describe,
-        program,
-        incarnation,
-        message_bytes: options.message_bytes,
-        shm: None,
-    };
-    start(service, options)
+    start(Service { program, ..Service::over(store, incarnation, options.message_bytes) }, options)
 }
 
 pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, ServerError> {

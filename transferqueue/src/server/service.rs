@@ -14,6 +14,7 @@ use crate::{
     catalog::{command::Request as Call, definition::Partition},
     error::Error,
     ids::PartitionId,
+    link::Link,
     store::{Store, asking::Asked, core::Sender},
     wire,
 };
@@ -34,6 +35,13 @@ pub(crate) struct Service {
 }
 
 impl Service {
+    /// Over a store, whose catalog says what may be stored where.
+    pub(crate) fn over(store: &Store, incarnation: u64, message_bytes: usize) -> Self {
+        let describing = store.clone();
+        let describe = Arc::new(move |id| describing.describe(id));
+        Self { store: store.clone(), describe, program: None, incarnation, message_bytes, shm: None }
+    }
+
     /// Asks the store once.
     pub(super) fn ask(&self, sender: Sender, request: &mut Call, sleep: bool) -> Result<Asked, Error> {
         self.aside(|| self.store.ask(sender, request, sleep))

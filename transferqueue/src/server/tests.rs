@@ -13,6 +13,7 @@ use crate::{
     fuzzing::world::World,
     ids::{ChunkId, ColumnId, LeaseId, PartitionId, RowId, Rows, SessionId},
     inspect,
+    link::Link,
     wire::{Call, Outcome, Resolve, Run, Ticket, action},
 };
 

@@ -84,16 +84,7 @@ impl Life {
         store
             .on_publication(move |publication| hears.lock().unwrap().extend(publication.consumed.rows.iter().cloned()))
             .unwrap();
-        let describing = store.clone();
-        let describe = Arc::new(move |id| describing.describe(id));
-        let service = Service {
-            store: store.clone(),
-            describe,
-            program: None,
-            incarnation: 7,
-            message_bytes: 1 << 20,
-            shm: None,
-        };
+        let service = Service::over(&store, 7, 1 << 20);
         Self { store, service, now, born, trained }
     }
 
