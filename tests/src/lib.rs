@@ -202,20 +202,24 @@ pub fn workers(runner: u32) -> Vec<(u32, String)> {
 }
 
 /// The store process of a runner, once it lives.
+#[track_caller]
 pub fn store_process(runner: u32) -> u32 {
-    until(|| {
-        let threads = fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
-        let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let pids: Vec<u32> =
-            children.flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>()).collect();
-        pids.into_iter().find(|pid| {
-            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0).nth(1) == Some(b"store")
-        })
+    until(|| living_store(runner))
+}
+
+/// The store process of a runner, if it lives.
+pub fn living_store(runner: u32) -> Option<u32> {
+    let threads = fs::read_dir(format!("/proc/{runner}/task")).into_iter().flatten().flatten();
+    let children = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    let pids: Vec<u32> = children.flat_map(|text| text.split(' ').flat_map(str::parse).collect::<Vec<_>>()).collect();
+    pids.into_iter().find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).nth(1) == Some(b"store")
     })
 }
 
 /// Waits until `look` finds something, two minutes at most.
+#[track_caller]
 pub fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tq_tests::{Workplace, store_process, workers};
+use tq_tests::{Workplace, living_store, workers};
 use transferqueue::{catalog::Event, log};
 
 /// The store and every stage in a process of its own.
@@ -101,10 +101,19 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let begun = Instant::now();
     while kills < wanted {
         std::thread::park_timeout(Duration::from_millis((300 + dice.below(900)) * ranks));
-        if let Some(status) = run.try_wait().expect("its status") {
-            panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
-        }
-        let store = store_process(run.id());
+        let looking = Instant::now();
+        let store = loop {
+            if let Some(status) = run.try_wait().expect("its status") {
+                panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
+            }
+            if let Some(store) = living_store(run.id()) {
+                break store;
+            }
+            let said =
+                || format!("seed {seed}: after {kills} kills the store is not started again:\n{}", harness.said());
+            assert!(looking.elapsed() < Duration::from_secs(120), "{}", said());
+            std::thread::park_timeout(Duration::from_millis(10));
+        };
         most_descriptors = most_descriptors.max(descriptors(store));
         let living = workers(run.id());
         let pick = dice.below(1 << 32) as usize;
@@ -130,9 +139,10 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
                 }
                 run = harness.start();
             }
+            // The third process that is stopped for long is the store's.
             stop @ 4..=6 if !targets.is_empty() => {
-                let pid = targets[pick % targets.len()];
-                let long = stop == 4 && long_stops < 2;
+                let long = stop == 4 && long_stops < 3;
+                let pid = if long && long_stops == 2 { store } else { targets[pick % targets.len()] };
                 if signal("STOP", pid) {
                     std::thread::park_timeout(if long { LONG_STOP } else { Duration::from_millis(dice.below(2_000)) });
                     signal("CONT", pid);

@@ -142,6 +142,12 @@ pub(crate) struct PhaseFolder {
 }
 
 impl PhaseFolder {
+    /// Somewhere.
+    #[cfg(test)]
+    pub(crate) fn at(root: &Path) -> Self {
+        Self { root: root.to_owned(), control: root.join("control.sock") }
+    }
+
     /// The folder itself; the event log is in `events/` below it.
     pub(crate) fn root(&self) -> &Path {
         &self.root

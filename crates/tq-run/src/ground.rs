@@ -14,6 +14,11 @@ use transferqueue::{Store, catalog::State, client::Remote};
 
 use crate::reports;
 
+/// Whether every task of a phase has ended, after its last cycle.
+pub(crate) fn ended(state: &State) -> bool {
+    state.schedule().is_some_and(|schedule| schedule.over) && state.all_ended()
+}
+
 /// How a run stands, for the keeper of one worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {

@@ -20,6 +20,7 @@ use crate::{
     definition::definition,
     export,
     folder::PhaseFolder,
+    ground::ended,
     interrupt,
     office::Office,
     outsiders,
@@ -183,9 +184,8 @@ impl PhaseRun<'_> {
             let (url, token) = office.near();
             tracing::warn!("phase {}: store at {url}, token file {}; wants {wanted}", self.phase.name, token.display());
         }
-        let ended = |state: &State, _| state.schedule().is_some_and(|schedule| schedule.over) && state.all_ended();
         let alone = |state: &State, now| state.sessions(now).is_empty();
-        while store.stopped().is_none() && !store.with_state(ended)? {
+        while store.stopped().is_none() && !store.with_state(|state, _| ended(state))? {
             thread::park_timeout(LOOK);
             // Nobody is there to end the step in progress.
             if interrupt::requested() && store.with_state(alone)? {

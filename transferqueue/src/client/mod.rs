@@ -69,7 +69,8 @@ use crate::{
 pub struct Options {
     /// How long a call without a deadline of its own may take, reconnecting included.
     pub patience: Duration,
-    /// How long an answer may travel at least, also when the call's deadline is now.
+    /// How long an answer may travel at least, also when the call's deadline is now. A store whose process gets no time for a while is
+    /// waited for: its sessions live on through it.
     pub travel: Duration,
     /// Time between heartbeats of a session; it is lost after 30 s without one.
     pub heartbeat: Duration,
@@ -87,7 +88,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             patience: Duration::from_secs(60),
-            travel: Duration::from_secs(10),
+            travel: Duration::from_secs(60),
             heartbeat: Duration::from_secs(5),
             connections: 2,
             message_bytes: MESSAGE_BYTES,

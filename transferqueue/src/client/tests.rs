@@ -141,7 +141,10 @@ mod shm {
     use crate::{
         Outputs,
         catalog::command::{ColumnRef, NewRow},
-        server::shm::{abstract_name, address},
+        server::{
+            limits,
+            shm::{abstract_name, address},
+        },
         transport::View,
         wire::{
             self,
@@ -157,11 +160,16 @@ mod shm {
 
     /// A store with the numbers 0, 1, 2, … in one column.
     fn served(shared: bool, numbers: u32) -> Served {
+        served_to(limits::CONNECTIONS, shared, numbers)
+    }
+
+    fn served_to(connections: usize, shared: bool, numbers: u32) -> Served {
         let column = Column::new("number", Kind::Dense { dtype: Dtype::U32, shape: vec![] });
         let jobs = Partition { name: "jobs".into(), columns: vec![column], birth: Birth::Put { capacity: None } };
         let definition = Definition { partitions: vec![jobs], ..Definition::default() };
         let store = Store::create(definition, StoreOptions { shared, ..StoreOptions::default() }).unwrap();
-        let server = server::serve(&store, &server::Options::default()).unwrap();
+        let options = server::Options { connections, ..server::Options::default() };
+        let server = server::serve(&store, &options).unwrap();
         let session = store.session("feeder").unwrap();
         let rows = vec![NewRow::default(); numbers as usize];
         session
@@ -336,6 +344,37 @@ mod shm {
     }
 
     #[test]
+    fn who_has_not_shown_the_token_says_little_and_not_for_long() {
+        let served = served(true, 1);
+        let ended = |stream: &mut UnixStream| stream.read(&mut [0; 64]).is_ok_and(|read| read == 0);
+        let (mut silent, mut long) = (raw(&served), raw(&served));
+        long.write_all(&u32::to_le_bytes(1 << 20)).unwrap();
+        let Word::Failure(failure) = heard(&mut long) else { panic!("a megabyte was awaited") };
+        let error = failure.into_error("x").to_string();
+        assert!(error.contains("1048576 bytes before the token, expected at most 4096"), "{error}");
+        assert!(ended(&mut long), "it is not heard any further");
+        let begun = Instant::now();
+        silent.set_read_timeout(Some(2 * limits::SILENCE)).unwrap();
+        assert!(ended(&mut silent) && begun.elapsed() < 2 * limits::SILENCE);
+        // As many as are served at once, and one more.
+        let served = served_to(2, true, 1);
+        let mut some = [raw(&served), raw(&served), raw(&served)];
+        let right = || Enter { token: served.server.token().into(), incarnation: incarnation(&served) };
+        for stream in &mut some[..2] {
+            assert!(matches!(asked(stream, Question::Enter(right())), Word::Welcome(_)));
+        }
+        assert!(ended(&mut some[2]), "closed unheard");
+        let [first, ..] = some;
+        drop(first);
+        until("there is a place again", || {
+            let frame = Ask { question: Some(Question::Enter(right())) }.encode_to_vec();
+            let mut stream = raw(&served);
+            let sent = stream.write_all(&(frame.len() as u32).to_le_bytes()).and_then(|()| stream.write_all(&frame));
+            sent.is_ok() && stream.read(&mut [0; 64]).is_ok_and(|read| read > 0)
+        });
+    }
+
+    #[test]
     fn a_store_that_has_ended_leaves_what_was_read_as_it_was() {
         let served = served(true, 1000);
         let patience = Duration::from_millis(300);
@@ -361,9 +400,13 @@ mod shm {
         served.server.url().rsplit(':').next().unwrap().parse().unwrap()
     }
 
+    fn incarnation(served: &Served) -> u64 {
+        served.store.with_state(|state, _| state.incarnation()).unwrap()
+    }
+
     fn raw(served: &Served) -> UnixStream {
-        let incarnation = served.store.with_state(|state, _| state.incarnation()).unwrap();
-        UnixStream::connect_addr(&abstract_name(&address(incarnation, port(served))).unwrap()).unwrap()
+        let address = address(incarnation(served), port(served));
+        UnixStream::connect_addr(&abstract_name(&address).unwrap()).unwrap()
     }
 
     fn asked(stream: &mut UnixStream, question: Question) -> Word {

@@ -20,7 +20,7 @@ use crate::{
 
 /// One that waits is served by another thread than those that go on.
 static RUNTIME: LazyLock<Runtime> =
-    LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_io().build().unwrap());
+    LazyLock::new(|| Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap());
 
 /// Room that is asked for beyond this would only cost memory: how much there may be is the server's limit, and tested there.
 const ROOM: u64 = 1 << 18;

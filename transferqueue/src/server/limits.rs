@@ -30,7 +30,7 @@ pub const RUNS: usize = 1 << 22;
 pub const WAIT: Duration = Duration::from_secs(600);
 /// Longest wait of a stock client's put for room in its partition.
 pub const STOCK_WAIT: Duration = Duration::from_secs(60);
-/// A connection that says nothing for this long after it was accepted is closed.
+/// A connection that says nothing (one of the same host: that has not shown the token) for this long after it was accepted is closed.
 pub const SILENCE: Duration = Duration::from_secs(10);
 /// Bytes a stream and a connection may have under way: the standard 64 KiB cost a factor of 2 to 4.
 pub const WINDOW: u32 = 64 << 20;
@@ -40,6 +40,8 @@ pub const FRAME: u32 = (1 << 24) - 1;
 pub const BATCH_BYTES: usize = 8 << 20;
 /// Gets through shared memory that one reader has open.
 pub const GRANTS: usize = 65_536;
+/// Bytes of what a process of the host says before it has shown the token.
+pub const ENTER_BYTES: usize = 4 << 10;
 /// Puts that one process of the host has reserved room for and not filled.
 pub const ROOMS: usize = 1024;
 /// Work over more bytes than these is done aside, so that others of its thread go on.

@@ -148,7 +148,7 @@ pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, S
         gate::write(path, &token)?;
     }
     if let Some(listener) = near(&runtime, &mut service, address.port()) {
-        runtime.spawn(shm::serve(listener, service.clone(), token.clone()));
+        runtime.spawn(shm::serve(listener, service.clone(), token.clone(), options.connections));
     }
     let gate = gate::Gate::new(&token, service.incarnation, options.connections);
     let guarded = tonic::service::interceptor::InterceptedService::new(sending::Sending::new(service), gate);

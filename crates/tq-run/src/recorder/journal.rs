@@ -13,7 +13,7 @@ use tq_schedule::{
 use transferqueue::{Durability, Store, audit::Audit, catalog::Publication, snapshot::Captured};
 
 use super::{Origin, board::Board, lines::Lines};
-use crate::{folder::PhaseFolder, interrupt, settings};
+use crate::{folder::PhaseFolder, ground::ended, interrupt, settings};
 
 /// A publication as the hook posts it.
 pub(super) struct Step {
@@ -167,7 +167,9 @@ impl Journal {
                 return Err(error);
             }
         }
-        self.lines.close()?;
+        // A store that is broken has not ended.
+        let ended = self.store.with_state(|state, _| ended(state)).unwrap_or(false);
+        self.lines.close(ended)?;
         self.bar.finish_and_clear();
         Ok(self.named)
     }

@@ -14,7 +14,7 @@ use tq_metrics::{
 };
 
 use super::Origin;
-use crate::{folder::PhaseFolder, interrupt, settings::Logger};
+use crate::{folder::PhaseFolder, settings::Logger};
 
 /// File beside a named state with the lines that were held back at that moment.
 const HELD: &str = "held_metrics.json";
@@ -92,9 +92,9 @@ impl Lines {
         self.flush()
     }
 
-    /// Writes what is held, complete or not; unless the run was interrupted and goes on exactly from here.
-    pub(super) fn close(&mut self) -> Result<()> {
-        if self.kept.is_some() && interrupt::requested() {
+    /// Writes what is held, complete or not; unless the phase has not ended (`ended`) and goes on exactly from here.
+    pub(super) fn close(&mut self, ended: bool) -> Result<()> {
+        if self.kept.is_some() && !ended {
             return Ok(());
         }
         self.held.values_mut().for_each(|line| line.waits = false);
@@ -158,4 +158,38 @@ fn cut(file: &Path, kept: impl Fn(u64) -> bool) -> io::Result<Option<u64>> {
     fs::write(&draft, &left)?;
     fs::rename(&draft, file)?;
     Ok(left.lines().filter_map(step).max())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(folder: &PhaseFolder) -> Vec<u64> {
+        let text = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap()).collect()
+    }
+
+    fn metrics(name: &str) -> Metrics {
+        [(name, 1.0)].into_iter().collect()
+    }
+
+    #[test]
+    fn what_a_failed_run_holds_back_is_one_line_after_it_goes_on() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = PhaseFolder::at(place.path());
+        let mut lines = Lines::open(&folder, &[], &Origin::Beginning, true).unwrap();
+        lines.add(1, metrics("loss"), true).unwrap();
+        lines.close(false).unwrap();
+        assert_eq!(steps(&folder), [0_u64; 0]);
+        let gap = super::super::Gap { steps: 1, named: 0, audited: 1, publications: Vec::new() };
+        let mut lines = Lines::open(&folder, &[], &Origin::There(gap), true).unwrap();
+        lines.validated(1, metrics("val-core/acc")).unwrap();
+        lines.add(2, metrics("loss"), true).unwrap();
+        lines.close(true).unwrap();
+        assert_eq!(steps(&folder), [1, 2], "a run that has ended waits for nothing");
+        let text = fs::read_to_string(folder.file("metrics.jsonl")).unwrap();
+        let first = text.lines().next().unwrap();
+        assert!(first.contains("loss") && first.contains("val-core/acc"), "{first}");
+        assert!(!folder.file(HELD).exists());
+    }
 }

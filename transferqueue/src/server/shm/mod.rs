@@ -16,6 +16,7 @@ use std::{
         linux::net::SocketAddrExt,
         unix::net::{SocketAddr, UnixListener as Blocking},
     },
+    sync::Arc,
 };
 
 use prost::Message;
@@ -23,6 +24,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::{
     io::{AsyncReadExt, Interest},
     net::{UnixListener, UnixStream},
+    sync::Semaphore,
 };
 
 use self::rooms::Rooms;
@@ -58,16 +60,22 @@ pub(super) fn listen(address: &str) -> io::Result<UnixListener> {
 }
 
 /// Serves whoever comes, until the runtime ends.
-pub(super) async fn serve(listener: UnixListener, service: Service, token: String) {
+pub(super) async fn serve(listener: UnixListener, service: Service, token: String, connections: usize) {
+    let places = Arc::new(Semaphore::new(connections));
     loop {
         match listener.accept().await {
             Ok((stream, _)) if is_ours(&stream) => {
+                let Ok(place) = places.clone().try_acquire_owned() else {
+                    tracing::warn!(connections, "too many workers on this host: closed unheard");
+                    continue;
+                };
                 let mut neighbour = Neighbour::new(stream, service.clone());
                 let token = token.clone();
                 tokio::spawn(async move {
                     if let Err(error) = neighbour.serve(&token).await {
                         tracing::debug!(%error, "a worker on this host has left");
                     }
+                    drop(place);
                 });
             }
             Ok(_) => tracing::warn!("a process of another user asked for this store's memory"),
@@ -111,42 +119,70 @@ impl Neighbour {
         Self { stream, service, grants: HashMap::new(), rooms, sent: Default::default(), last: 0 }
     }
 
+    /// Answers until it leaves, or is sent away.
     pub(crate) async fn serve(&mut self, token: &str) -> io::Result<()> {
-        let mut entered = false;
-        while let Some(frame) = self.receive().await? {
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, format!("no valid token within {:?}", limits::SILENCE));
+        if !tokio::time::timeout(limits::SILENCE, self.comes_in(token)).await.map_err(late)?? {
+            return Ok(());
+        }
+        while let Some(len) = self.length().await? {
+            if len > self.service.message_bytes {
+                // What follows cannot be told apart from a frame. What is granted stays granted until the reader has gone.
+                tokio::io::copy(&mut self.stream, &mut tokio::io::sink()).await?;
+                return Ok(());
+            }
+            let frame = self.frame(len).await?;
             let ask: Ask = wire::decode("question", &frame).map_err(io::Error::other)?;
             let word = match ask.question {
-                Some(Question::Enter(enter)) => {
-                    let word = self.enter(&enter, token);
-                    entered = matches!(word, Word::Welcome(_));
-                    word
-                }
+                Some(Question::Enter(enter)) => self.enter(&enter, token),
                 Some(Question::Release(grant)) => {
                     self.grants.remove(&grant);
                     continue;
                 }
-                Some(Question::Get(pointer)) if entered => match self.get(pointer).await? {
+                Some(Question::Get(pointer)) => match self.get(pointer).await? {
                     Ok(word) => word,
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
-                Some(Question::Reserve(ask)) if entered => match self.reserve(ask).await? {
+                Some(Question::Reserve(ask)) => match self.reserve(ask).await? {
                     Ok(word) => word,
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
-                Some(Question::Bring(bring)) if entered => match writing::brought(&self.service, &bring) {
+                Some(Question::Bring(bring)) => match writing::brought(&self.service, &bring) {
                     Ok(placed) => Word::Placed(placed),
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
-                Some(Question::Fill(fill)) if entered => match self.rooms.fill(&self.service, fill) {
+                Some(Question::Fill(fill)) => match self.rooms.fill(&self.service, fill) {
                     Ok(placed) => Word::Placed(placed),
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
-                Some(_) => Word::Failure(Failure::other("enter with the token first")),
                 None => Word::Failure(Failure::other("a question that this server does not know; use one version")),
             };
             self.say(word, &[]).await?;
         }
         Ok(())
+    }
+
+    /// Hears it until it has shown the token; `false`: it has left, or said more than that takes.
+    async fn comes_in(&mut self, token: &str) -> io::Result<bool> {
+        while let Some(len) = self.length().await? {
+            if len > limits::ENTER_BYTES {
+                let why = format!("{len} bytes before the token, expected at most {}", limits::ENTER_BYTES);
+                self.say(Word::Failure(Failure::other(why)), &[]).await?;
+                return Ok(false);
+            }
+            let frame = self.frame(len).await?;
+            let ask: Ask = wire::decode("question", &frame).map_err(io::Error::other)?;
+            let word = match ask.question {
+                Some(Question::Enter(enter)) => self.enter(&enter, token),
+                _ => Word::Failure(Failure::other("enter with the token first")),
+            };
+            let welcome = matches!(word, Word::Welcome(_));
+            self.say(word, &[]).await?;
+            if welcome {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn enter(&self, enter: &Enter, token: &str) -> Word {
@@ -247,22 +283,19 @@ impl Neighbour {
         gone.map(|(id, _)| id).collect()
     }
 
-    /// The next frame; `None` at the end.
-    async fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+    /// How long the next frame is; `None` at the end.
+    async fn length(&mut self) -> io::Result<Option<usize>> {
         let mut len = [0; 4];
         match self.stream.read_exact(&mut len).await {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
-            read => drop(read?),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            read => read.map(|_| Some(u32::from_le_bytes(len) as usize)),
         }
-        let len = u32::from_le_bytes(len) as usize;
-        if len > self.service.message_bytes {
-            // What follows cannot be told apart from a frame. What is granted stays granted until the reader has gone.
-            tokio::io::copy(&mut self.stream, &mut tokio::io::sink()).await?;
-            return Ok(None);
-        }
+    }
+
+    async fn frame(&mut self, len: usize) -> io::Result<Vec<u8>> {
         let mut frame = vec![0; len];
         self.stream.read_exact(&mut frame).await?;
-        Ok(Some(frame))
+        Ok(frame)
     }
 
     /// Sends a frame, and files beside its first bytes.
