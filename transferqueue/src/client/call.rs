@@ -1,7 +1,7 @@
 //! Numbered commands: sent once, heard once, whatever happens to the connection; and heartbeats.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -12,6 +12,7 @@ use super::{
     Inner,
     lane::{Lane, Numbers},
     runtime::runtime,
+    shm::Shm,
 };
 use crate::{
     catalog::{
@@ -29,17 +30,19 @@ use crate::{
 const GOODBYE: Duration = Duration::from_secs(3);
 
 impl Inner {
-    /// A command, waiting until the deadline if it has to.
+    /// A command, waiting until the deadline if it has to. `near`: where it is asked first; the thread is blocked meanwhile.
     pub(super) async fn call(
         self: &Arc<Self>,
         session: Option<SessionId>,
         command: &Command,
         deadline: Option<Instant>,
+        near: Option<&Shm>,
     ) -> Result<Reply, Error> {
         let lane = session.map(|id| self.lane(id)).transpose()?;
         let options = self.channels.options();
         let body = json(command);
         let mut what = format!("`{}`", name(command));
+        let mut once = near;
         loop {
             let now = Instant::now();
             let until = match deadline {
@@ -52,19 +55,31 @@ impl Inner {
             if let Some(numbers) = &mut turn {
                 numbers.attempts += 1;
             }
-            let call = Call {
+            let mut call = Call {
                 session: session.map(|id| id.0),
                 seq: turn.as_ref().map_or(0, |numbers| numbers.last + 1),
                 command: body.clone(),
-                wait_ms: sleep.map(|deadline| (deadline - now).as_millis().max(1) as u64),
+                wait_ms: None,
                 attempt: turn.as_ref().map(|numbers| numbers.attempts),
                 released: lane.as_ref().map(|lane| lane.take_released()).unwrap_or_default(),
             };
-            let acted = self.channels.act(action::CALL, &what, &call.encode_to_vec().into(), until).await;
-            if let (Err(error @ Error::Unreachable { .. }), Some(numbers)) = (&acted, &mut turn) {
-                numbers.doubt = Some(error.to_string());
-            }
-            let (first, mut answers) = acted?;
+            let (first, answers) = match once.take().and_then(|shm| shm.call(&call)) {
+                Some(outcome) => {
+                    self.counts.calls.shm.fetch_add(1, Ordering::Relaxed);
+                    (outcome, None)
+                }
+                // One that got no answer there may have been heard: its number stays, and so does its attempt.
+                None => {
+                    call.wait_ms = sleep.map(|deadline| (deadline - now).as_millis().max(1) as u64);
+                    let acted = self.channels.act(action::CALL, &what, &call.encode_to_vec().into(), until).await;
+                    if let (Err(error @ Error::Unreachable { .. }), Some(numbers)) = (&acted, &mut turn) {
+                        numbers.doubt = Some(error.to_string());
+                    }
+                    let (first, answers) = acted?;
+                    self.counts.calls.flight.fetch_add(1, Ordering::Relaxed);
+                    (first, Some(answers))
+                }
+            };
             match first {
                 Outcome::Reply(bytes) => {
                     if let Some(numbers) = &mut turn {
@@ -89,6 +104,9 @@ impl Inner {
                     let wait: Wait = self.channels.parse("a wait", &bytes)?;
                     let Some(deadline) = sleep else { return Err(Error::Deadline(Box::new(wait))) };
                     what = format!("`{}` ({wait})", name(command));
+                    // Asked where nobody is woken: now where one is.
+                    let Some(mut answers) = answers else { continue };
+                    once = near;
                     // Whatever comes (the wake-up, the end of the time, a lost connection): ask again.
                     let heard = tokio::time::timeout_at((deadline + options.travel).into(), answers.message()).await;
                     tracing::trace!(?heard, "woken");
@@ -150,7 +168,7 @@ async fn heartbeats(client: Weak<Inner>, session: SessionId, period: Duration) {
         if client.lane(session).is_err() {
             return;
         }
-        match client.call(Some(session), &Command::Heartbeat, None).await {
+        match client.call(Some(session), &Command::Heartbeat, None, None).await {
             Ok(_) => {}
             Err(error @ (Error::Refused(_) | Error::Incarnation { .. } | Error::Server { .. })) => {
                 tracing::debug!(%session, %error, "no further heartbeat");

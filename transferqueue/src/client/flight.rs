@@ -69,7 +69,8 @@ impl Flight {
     /// Lets the server know of holds that were dropped, without waiting for the next call.
     #[cfg(test)]
     pub(super) fn settle(&self) -> Result<(), Error> {
-        block_on(self.client.call(Some(self.session), &crate::catalog::command::Command::Heartbeat, None)).map(drop)
+        block_on(self.client.call(Some(self.session), &crate::catalog::command::Command::Heartbeat, None, None))
+            .map(drop)
     }
 
     pub(super) fn attempts(&self) -> Attempts {

@@ -27,7 +27,7 @@ impl Remote {
 
 impl Link for Remote {
     fn call(&self, session: Option<SessionId>, command: Command, deadline: Option<Instant>) -> Result<Reply, Error> {
-        block_on(self.inner.call(session, &command, deadline))
+        block_on(self.inner.call(session, &command, deadline, self.inner.shm.as_deref()))
     }
 
     fn resolve(

@@ -56,29 +56,32 @@ impl FromStr for Choice {
     }
 }
 
-/// Gets and puts by the way they went.
+/// Gets, puts and commands by the way they went.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     gets: Ways<AtomicU64>,
     puts: Ways<AtomicU64>,
+    pub(super) calls: Ways<AtomicU64>,
 }
 
 /// What went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ways<T = u64> {
-    /// Through shared memory: between the processes no byte was copied.
+    /// Through shared memory: between the processes no byte was copied. Commands: over the socket beside it.
     pub shm: T,
     /// Over Arrow Flight.
     pub flight: T,
 }
 
-/// How many gets and puts went which way.
+/// How many gets, puts and commands went which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Cells that were read.
     pub gets: Ways,
     /// Cells that were written.
     pub puts: Ways,
+    /// Commands, each as often as it was asked (one that had to wait, again when it was woken).
+    pub calls: Ways,
 }
 
 impl Counts {
@@ -87,7 +90,7 @@ impl Counts {
             shm: ways.shm.load(Ordering::Relaxed),
             flight: ways.flight.load(Ordering::Relaxed),
         };
-        Traffic { gets: read(&self.gets), puts: read(&self.puts) }
+        Traffic { gets: read(&self.gets), puts: read(&self.puts), calls: read(&self.calls) }
     }
 }
 

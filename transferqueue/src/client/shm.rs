@@ -31,7 +31,7 @@ use crate::{
     transport::{TransportError, View},
     unit::arena::{Fillable, Foreign, Layout},
     wire::{
-        self, Pointer,
+        self, Call, Outcome, Pointer,
         shm::{
             Ask, Bring, DESCRIPTORS, Enter, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word,
         },
@@ -42,6 +42,9 @@ use crate::{
 /// little to put has no segment of its own.
 const BRING_BYTES: usize = 16 << 10;
 
+/// Connections for commands: as many threads as this may have one under way, others ask over the network.
+const CALLS: usize = 4;
+
 /// The way to a store's segments.
 pub(super) struct Shm {
     address: String,
@@ -49,6 +52,8 @@ pub(super) struct Shm {
     patience: Duration,
     message_bytes: usize,
     connection: Mutex<Option<Connection>>,
+    /// For commands, which may wait for the disk, and are not to wait behind bytes.
+    calls: [Mutex<Option<Connection>>; CALLS],
     /// Number of the next room that is reserved, on whichever connection.
     rooms: AtomicU64,
 }
@@ -115,6 +120,7 @@ impl Shm {
             patience,
             message_bytes,
             connection: Mutex::default(),
+            calls: Default::default(),
             rooms: AtomicU64::new(1),
         }
     }
@@ -152,6 +158,15 @@ impl Shm {
         let filled = segment.fill(place.at, &array);
         filled.ok_or_else(|| refused(format!("{} bytes at {} are not in the segment", place.len, place.at)))?;
         self.placed(&column.name, Question::Fill(Fill { room, put }))
+    }
+
+    /// What a command brings that does not wait; `None`: no answer came, it is to be sent another way.
+    pub(super) fn call(&self, call: &Call) -> Option<Outcome> {
+        let mut there = self.calls.iter().find_map(|connection| connection.try_lock().ok())?;
+        match self.asked(&mut there, Question::Call(call.clone())) {
+            Ok(Word::Answer(answer)) => answer.outcome,
+            _ => None,
+        }
     }
 
     /// Where cells count as put.

@@ -92,12 +92,21 @@ mod through_shared_memory {
 
 #[test]
 fn a_run_over_the_wire_ends_as_the_same_run_in_one_process() {
+    for shared in [false, true] {
+        a_run_ends_as_in_one_process(shared);
+    }
+}
+
+/// `mapped`: bytes lie where workers of the host can map them, and commands go over the socket beside that.
+fn a_run_ends_as_in_one_process(mapped: bool) {
     let embedded = Store::create(training(3), StoreOptions::default()).unwrap();
     testing::run(&embedded, 3);
-    let shared = Store::create(training(3), StoreOptions::default()).unwrap();
+    let shared = Store::create(training(3), StoreOptions { shared: mapped, ..StoreOptions::default() }).unwrap();
     let server = server::serve(&shared, &server::Options::default()).unwrap();
     let remote = Remote::connect(server.url(), server.token(), Options::default()).unwrap();
     testing::run_over(&|name| remote.session(name).unwrap(), 3);
+    let calls = remote.traffic().calls;
+    assert_eq!((calls.shm > 0, calls.flight > 0), if mapped { (true, calls.flight > 0) } else { (false, true) });
     let ledger = |store: &Store| store.with_state(|state, _| state.ledger()).unwrap();
     assert_eq!(ledger(&shared), ledger(&embedded));
     assert!(ledger(&shared).iter().all(|entry| entry.balanced()));
@@ -115,18 +124,26 @@ fn a_run_over_the_wire_ends_as_the_same_run_in_one_process() {
 
 #[test]
 fn several_threads_share_a_session_while_one_of_them_waits() {
-    let store = Store::create(training(1), StoreOptions::default()).unwrap();
-    let server = server::serve(&store, &server::Options::default()).unwrap();
-    let remote = Remote::connect(server.url(), server.token(), Options::default()).unwrap();
-    let session = remote.session("worker").unwrap();
-    let waiting = {
-        let session = session.clone();
-        std::thread::spawn(move || session.pin("policy", Some(0), testing::soon()).unwrap().version().version)
-    };
-    testing::feed(&session, 0, 4);
-    testing::publish(&session, None, 0);
-    assert_eq!(waiting.join().unwrap(), 0);
-    assert_eq!(session.born(PartitionId(0)).unwrap(), 4);
+    for shared in [false, true] {
+        let store = Store::create(training(1), StoreOptions { shared, ..StoreOptions::default() }).unwrap();
+        let server = server::serve(&store, &server::Options::default()).unwrap();
+        let remote = Remote::connect(server.url(), server.token(), Options::default()).unwrap();
+        let session = remote.session("worker").unwrap();
+        let waiting = {
+            let session = session.clone();
+            std::thread::spawn(move || session.pin("policy", Some(0), testing::soon()).unwrap().version().version)
+        };
+        let begun = Instant::now();
+        while remote.traffic().calls.flight == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "who waits is woken over the network");
+            std::thread::yield_now();
+        }
+        testing::feed(&session, 0, 4);
+        testing::publish(&session, None, 0);
+        assert_eq!(waiting.join().unwrap(), 0);
+        assert_eq!(session.born(PartitionId(0)).unwrap(), 4);
+        assert_eq!(remote.traffic().calls.shm > 3, shared, "{:?}", remote.traffic());
+    }
 }
 
 mod shm {
@@ -188,10 +205,6 @@ mod shm {
         views.iter().flat_map(of).collect()
     }
 
-    fn read_over(shm: u64, flight: u64) -> Traffic {
-        Traffic { gets: Ways { shm, flight }, ..Traffic::default() }
-    }
-
     fn pinned(store: &Store) -> u64 {
         store.units().stats().total().pinned
     }
@@ -204,7 +217,7 @@ mod shm {
         let paths = remote.paths(session.id());
         let views = paths.get(&served.pointer).unwrap();
         assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
-        assert_eq!((remote.traffic(), remote.bytes_received()), (read_over(1, 0), 0));
+        assert_eq!((remote.traffic().gets, remote.bytes_received()), (Ways { shm: 1, flight: 0 }, 0));
         assert!(pinned(&served.store) >= 4000);
         // An array that outlives its view keeps the bytes as well.
         let array = views[0].array().slice(7, 1);
@@ -221,7 +234,7 @@ mod shm {
         let served = served(false, 10);
         let remote = connect(&served, Choice::Auto).unwrap();
         assert_eq!(numbers(&remote.paths(SessionId(1)).get(&served.pointer).unwrap()), (0..10).collect::<Vec<u32>>());
-        assert_eq!(remote.traffic(), read_over(0, 1));
+        assert_eq!(remote.traffic().gets, Ways { shm: 0, flight: 1 });
         let error = connect(&served, Choice::Shm).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed and cannot be had"), "{error}");
     }
@@ -238,9 +251,9 @@ mod shm {
         let pointer = &pointer.columns[0];
         let views = reader.paths(SessionId(9)).get(pointer).unwrap();
         assert_eq!(numbers(&views)[1..], Vec::from_iter(5..10_005));
-        let ways = Ways { shm: 1, flight: 0 };
-        assert_eq!(writer.traffic(), Traffic { gets: Ways::default(), puts: ways });
-        assert_eq!(reader.traffic(), Traffic { gets: ways, puts: Ways::default() });
+        let (near, wrote) = (Ways { shm: 1, flight: 0 }, writer.traffic());
+        assert_eq!((wrote.gets, wrote.puts, wrote.calls.flight), (Ways::default(), near, 0));
+        assert_eq!((reader.traffic().gets, reader.traffic().puts), (near, Ways::default()));
         // The place that a reader is told is the one in the writer's own segment.
         let mut stream = raw(&served);
         let enter = Enter { token: served.server.token().into(), incarnation: reader.incarnation() };

@@ -54,30 +54,43 @@ fn message(message: &impl Message) -> Bytes {
 /// A command. Its first answer comes at once; one that has to wait is told when asking again is worth it.
 fn call(service: &Service, body: &[u8]) -> Result<Answers<arrow_flight::Result>, Status> {
     let call: Call = decode("call", body).map_err(invalid)?;
-    let command: Command = parse("command", &call.command).map_err(invalid)?;
-    check(service, &command, call.session).map_err(invalid)?;
+    let (outcome, listener) = asked(service, &call).map_err(invalid)?;
+    let first = stream::iter([Ok(answer(outcome))]);
+    Ok(match listener {
+        Some(listener) => {
+            let longest = Duration::from_millis(call.wait_ms.unwrap_or_default()).min(limits::WAIT);
+            first.chain(stream::once(woken(listener, longest))).boxed()
+        }
+        None => first.boxed(),
+    })
+}
+
+/// A command of a worker on this host, which is not woken.
+pub(super) fn asked_once(service: &Service, call: Call) -> Outcome {
+    let answered = asked(service, &Call { wait_ms: None, ..call });
+    answered.map_or_else(|why| Outcome::Failure(Failure::other(why)), |(outcome, _)| outcome)
+}
+
+/// What a command brings; for one that has to wait and wants to be woken, the listener that will be. An error: it is no command.
+fn asked(service: &Service, call: &Call) -> Result<(Outcome, Option<EventListener>), String> {
+    let command: Command = parse("command", &call.command)?;
+    check(service, &command, call.session)?;
     let caller = call.session.map(|id| (SessionId(id), call.seq));
     if let Some((session, _)) = caller
         && !call.released.is_empty()
     {
         let spots = call.released.iter().map(|spot| (ChunkId(spot.chunk), spot.slot));
         if let Err(error) = service.store.let_go(session, spots) {
-            return Ok(stream::iter([Ok(answer(failed(&error)))]).boxed());
+            return Ok((failed(&error), None));
         }
     }
     let mut request = Request { caller: None, command };
     let sender = Sender::Wire { caller, attempt: call.attempt };
-    let outcome = match service.ask(sender, &mut request, call.wait_ms.is_some()) {
-        Ok(Asked::Answered(reply)) => Outcome::Reply(json(&reply)),
-        Ok(Asked::Later(wait, None)) => Outcome::Later(json(&wait)),
-        Ok(Asked::Later(wait, Some(listener))) => {
-            let longest = Duration::from_millis(call.wait_ms.unwrap_or_default()).min(limits::WAIT);
-            let first = stream::iter([Ok(answer(Outcome::Later(json(&wait))))]);
-            return Ok(first.chain(stream::once(woken(listener, longest))).boxed());
-        }
-        Err(error) => failed(&error),
-    };
-    Ok(stream::iter([Ok(answer(outcome))]).boxed())
+    Ok(match service.ask(sender, &mut request, call.wait_ms.is_some()) {
+        Ok(Asked::Answered(reply)) => (Outcome::Reply(json(&reply)), None),
+        Ok(Asked::Later(wait, listener)) => (Outcome::Later(json(&wait)), listener),
+        Err(error) => (failed(&error), None),
+    })
 }
 
 /// Sleeps without a thread. A client that leaves takes its listener with it.

@@ -7,9 +7,9 @@
 //! What was granted is held until it is released or the connection ends. A put is two questions: [`Question::Reserve`] is
 //! answered with a place in a segment that this connection alone may write to, and once the cells lie there, [`Question::Fill`]
 //! with where they count as put. Room that is not filled is free again when the connection ends. Cells of a few bytes are put by
-//! one question, [`Question::Bring`], and travel with it.
+//! one question, [`Question::Bring`], and travel with it. A command that does not wait is a question as well.
 
-use super::{Failure, Nothing, Placed, Pointer, Put};
+use super::{Answer, Call, Failure, Nothing, Placed, Pointer, Put};
 
 /// Descriptors that travel with one frame, at most.
 pub(crate) const DESCRIPTORS: usize = 64;
@@ -18,7 +18,7 @@ pub(crate) const DESCRIPTORS: usize = 64;
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ask {
     /// Which of them.
-    #[prost(oneof = "Question", tags = "1, 2, 3, 4, 5, 6")]
+    #[prost(oneof = "Question", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub question: Option<Question>,
 }
 
@@ -43,6 +43,9 @@ pub enum Question {
     /// Here are some cells.
     #[prost(message, tag = "6")]
     Bring(Bring),
+    /// A command; its `wait_ms` does not count: nobody is woken here.
+    #[prost(message, tag = "7")]
+    Call(Call),
 }
 
 /// Cells of a column that are about to be put.
@@ -111,7 +114,7 @@ pub struct Bring {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Say {
     /// Which of them.
-    #[prost(oneof = "Word", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Word", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub word: Option<Word>,
 }
 
@@ -139,6 +142,9 @@ pub enum Word {
     /// Where cells count as put.
     #[prost(message, tag = "7")]
     Placed(Placed),
+    /// What a command brings.
+    #[prost(message, tag = "8")]
+    Answer(Answer),
 }
 
 /// Segments, in the order of the descriptors beside them.

@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{gate, limits, reading, service::Service, writing};
+use super::{control, gate, limits, reading, service::Service, writing};
 use crate::{
     arrow_map,
     catalog::command::ColumnRef,
@@ -37,7 +37,7 @@ use crate::{
     transport::View,
     unit::arena::{Backed, Watch},
     wire::{
-        self, Failure, Nothing,
+        self, Answer, Failure, Nothing,
         shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word},
     },
 };
@@ -155,6 +155,9 @@ impl Neighbour {
                     Ok(placed) => Word::Placed(placed),
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
+                Some(Question::Call(call)) => {
+                    Word::Answer(Answer { outcome: Some(control::asked_once(&self.service, call)) })
+                }
                 None => Word::Failure(Failure::other("a question that this server does not know; use one version")),
             };
             self.say(word, &[]).await?;
