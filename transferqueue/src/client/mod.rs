@@ -26,6 +26,7 @@ mod lane;
 mod link;
 mod paths;
 pub(crate) mod pool;
+mod probe;
 mod runtime;
 mod shm;
 #[cfg(test)]
@@ -42,6 +43,7 @@ use bytes::Bytes;
 use prost::Message;
 
 pub use self::paths::{Choice, Traffic, Ways};
+pub use self::probe::{Probe, Speed, probe};
 pub use crate::wire::tls::ClientTls;
 
 use self::{
@@ -114,6 +116,8 @@ struct Inner {
     pool: Pool,
     /// Counts cells that are being appended to here, before they are put.
     open: Unit,
+    /// Whether the store offers its memory to processes of its host.
+    offers_memory: bool,
     /// The store's memory, where it can be mapped.
     shm: Option<Arc<Shm>>,
     counts: Arc<Counts>,
@@ -141,6 +145,7 @@ impl Remote {
             let answer = channels.question(action::DEFINITION, Bytes::new(), until).await?;
             Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm))
         })?;
+        let offers_memory = near.is_some();
         let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
         let shm = near_memory(url, choice, near, |address| {
             Shm::new(address, enter, patience, channels.options().message_bytes)
@@ -152,6 +157,7 @@ impl Remote {
             received: Arc::default(),
             pool: Pool::default(),
             open: Unit::new(0, 0),
+            offers_memory,
             shm,
             counts: Arc::default(),
         };

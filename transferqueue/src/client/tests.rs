@@ -357,6 +357,27 @@ mod shm {
     }
 
     #[test]
+    fn each_way_is_proved_by_reading_what_lies_there() {
+        let served = served(true, 1_000_000);
+        let probes = || probe(served.server.url(), served.server.token(), &Options::default()).unwrap().unwrap();
+        let found = probes();
+        assert_eq!(found.iter().map(|probe| probe.way).collect::<Vec<_>>(), [Choice::Shm, Choice::Flight]);
+        for Probe { way, outcome } in found {
+            let speed = outcome.unwrap();
+            assert_eq!((speed.column.as_str(), speed.bytes), ("jobs.number", 4_000_000), "{way}");
+            assert!(speed.seconds > 0.0 && speed.limit.unwrap() > 0.0, "{way}: {speed:?}");
+        }
+        until("nothing is held", || pinned(&served.store) == 0);
+        // A store whose bytes cannot be mapped offers one way.
+        let heap = self::served(false, 10);
+        let found = probe(heap.server.url(), heap.server.token(), &Options::default()).unwrap().unwrap();
+        assert_eq!((found.len(), found[0].way), (1, Choice::Flight));
+        assert_eq!(found[0].outcome.as_ref().unwrap().bytes, 40);
+        let empty = self::served(true, 0);
+        assert!(probe(empty.server.url(), empty.server.token(), &Options::default()).unwrap().is_none());
+    }
+
+    #[test]
     fn who_has_not_shown_the_token_says_little_and_not_for_long() {
         let served = served(true, 1);
         let ended = |stream: &mut UnixStream| stream.read(&mut [0; 64]).is_ok_and(|read| read == 0);

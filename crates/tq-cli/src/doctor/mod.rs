@@ -3,6 +3,7 @@
 mod files;
 mod live;
 mod log;
+mod paths;
 #[cfg(test)]
 mod tests;
 
@@ -98,6 +99,9 @@ pub(crate) fn run(
             format!("no run lies beside {}", socket.display()),
             "give the run's folder with --run to have its files checked",
         )),
+    }
+    if let (Some(folder), Some(_)) = (&folder, &asked) {
+        checks.extend(paths::checks(folder));
     }
     if let Some((status, health)) = &asked {
         checks.extend(live::checks(status, health, log.as_ref(), patience.as_millis() as u64));

@@ -8,6 +8,7 @@ use transferqueue::{
         wait::{Cause, Wait},
     },
     inspect::Status,
+    server,
     unit::ColumnBytes,
 };
 
@@ -55,6 +56,23 @@ fn a_healthy_run_is_said_to_be_well() {
     let out = job.raw(&["doctor", "--format", "json"]).unwrap().0;
     let checks: Vec<Value> = serde_json::from_str(&out).unwrap();
     assert!(checks.iter().any(|check| check["check"] == "socket" && check["verdict"] == "ok"), "{out}");
+}
+
+#[test]
+fn each_way_to_a_served_store_is_proved() {
+    let job = job();
+    assert!(line(&job, &[], "paths").contains("the store serves no other process"));
+    let server = server::serve(&job.store, &server::Options::default()).unwrap();
+    fs::write(job.folder().join("url"), server.url()).unwrap();
+    fs::write(job.folder().join("token"), server.token()).unwrap();
+    // On the heap: nothing to be mapped. The text is the largest column that every row has.
+    let line = line(&job, &[], "paths");
+    assert!(line.starts_with("ok ") && line.contains("flight: "), "{line}");
+    assert!(line.contains(" of `jobs.t") && line.contains("a bare TCP connection over loopback"), "{line}");
+    fs::write(job.folder().join("token"), "wrong").unwrap();
+    let (lines, outcome) = lines(&job, &[], "paths");
+    assert!(lines[0].starts_with("failed") && lines[0].contains("no valid token"), "{lines:?}");
+    assert_eq!(outcome, Outcome::Unwell);
 }
 
 #[test]
