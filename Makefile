@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx bench-ucx
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -63,8 +63,13 @@ asan: ## decode the whole fuzz corpus once under AddressSanitizer
 # Its own package and features: the other commands do not build UCX.
 ucx: nextest ## build UCX (gcc and make, two minutes) and test what is made of it: two processes, shared memory and TCP
 	$(CARGO) clippy -p tq-ucx --features ucx --all-targets -- -D warnings
+	$(CARGO) clippy -p transferqueue --features ucx --all-targets -- -D warnings
 	$(CARGO) nextest run -p tq-ucx --features ucx --no-fail-fast
+	$(CARGO) nextest run -p transferqueue --features ucx -E 'test(ucx) | binary(ucx) | binary(ucx_descriptors)' --no-fail-fast
 	$(CARGO) test -p tq-ucx --features ucx --doc --quiet
+
+bench-ucx: ## gets through UCX beside UCX alone; exits 1 on a missed budget unless docs/known-gaps.md lists it
+	$(CARGO) run --quiet --release -p tq-benches --features ucx --bin ucx
 
 connections: setup nextest ## 8,192 connections that write at once, and 100,000 clients that come and go
 	$(CARGO) nextest run --workspace -E 'binary(wire_many)' --run-ignored only --success-output immediate -j 1

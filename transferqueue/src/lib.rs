@@ -73,6 +73,7 @@ pub(crate) mod ipc;
 pub mod link;
 pub mod log;
 pub mod outputs;
+mod random;
 pub mod schema;
 pub mod server;
 pub mod session;
@@ -83,6 +84,7 @@ pub mod store;
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod testing;
 pub mod transport;
+mod ucx;
 pub mod unit;
 pub mod wire;
 

@@ -129,7 +129,7 @@ pub(crate) struct Worker {
     /// Which worker of the stage, from 0; one that joins takes a number that is free.
     #[arg(long)]
     pub index: u64,
-    /// Which way bytes come: `auto` (shared memory on the store's host, else the network), `flight` or `shm` alone.
+    /// Which way bytes come: `auto` (shared memory on the store's host, else the network), or `flight`, `shm` or `ucx` alone.
     #[arg(long, value_name = "WAY", default_value_t)]
     pub transport: Choice,
     /// PEM file with the roots that an encrypted store's certificate must lead to.

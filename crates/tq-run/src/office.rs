@@ -14,7 +14,8 @@ use tq_schedule::plan::Listen;
 use transferqueue::{
     Store,
     catalog::State,
-    server::{self, Program},
+    client::Choice,
+    server::{self, Program, Ucx, UcxTransport},
 };
 
 use crate::{recorder::Record, reports::Desk};
@@ -93,14 +94,19 @@ impl Office {
         store: &Store,
         folder: &Path,
         desk: &Arc<Desk<R>>,
-        listen: Option<&Listen>,
+        (listen, transport): (Option<&Listen>, Choice),
     ) -> Result<Self> {
+        let through_ucx = |ucx| (transport == Choice::Ucx).then_some(ucx);
         let far = listen.map(|listen| {
             let Listen { address, insecure, tls } = listen.clone();
-            let options = server::Options { listen: address, insecure, tls, ..server::Options::default() };
+            let devices = if address.ip().is_loopback() { vec!["lo".to_owned()] } else { Vec::new() };
+            let transports = vec![UcxTransport::Tcp, UcxTransport::Shm];
+            let ucx = through_ucx(Ucx { transports, devices, insecure, ..Ucx::default() });
+            let options = server::Options { listen: address, insecure, tls, ucx, ..server::Options::default() };
             Door::open(store, DoorFiles::named(folder, "listen."), options, desk.clone().program())
         });
-        let near = Door::open(store, DoorFiles::near(folder), server::Options::default(), desk.clone().program())?;
+        let options = server::Options { ucx: through_ucx(Ucx::default()), ..server::Options::default() };
+        let near = Door::open(store, DoorFiles::near(folder), options, desk.clone().program())?;
         Ok(Self { store: store.clone(), near, _far: far.transpose()? })
     }
 

@@ -129,6 +129,11 @@ impl PhaseRun<'_> {
         Ok(self.crew != Crew::Own || external || self.plan.store.listen.is_some() || processes()?)
     }
 
+    /// Where workers of other hosts may join, and which way bytes go.
+    fn ways_in(&self) -> (Option<&plan::Listen>, Choice) {
+        (self.plan.store.listen.as_ref(), self.plan.store.transport)
+    }
+
     /// The store, new or as it was left: exactly there when it lies in files, else at the last named state.
     fn open(&self) -> Result<(Store, Origin)> {
         let asked = &self.plan.store;
@@ -179,7 +184,7 @@ impl PhaseRun<'_> {
         let wanted = assignments.iter().map(Assignment::name).collect::<Vec<_>>().join(", ");
         let joining = self.crew == Crew::Joining;
         let desk = Arc::new(Desk::new(store.clone(), &self.phase.name, assignments, joining, recorder.record()));
-        let office = Office::open(store, self.folder.doors(), &desk, self.plan.store.listen.as_ref())?;
+        let office = Office::open(store, self.folder.doors(), &desk, self.ways_in())?;
         if joining {
             let (url, token) = office.near();
             tracing::warn!("phase {}: store at {url}, token file {}; wants {wanted}", self.phase.name, token.display());
@@ -220,10 +225,10 @@ impl PhaseRun<'_> {
         let desk = Desk::new(store.clone(), &self.phase.name, assignments.clone(), false, recorder.record());
         let desk = Arc::new(desk);
         let apart = workers.iter().any(|worker| worker.kind == plan::WorkerKind::Processes);
-        let listen = self.plan.store.listen.as_ref();
+        let ways_in = self.ways_in();
         let external = self.phase.tasks.values().any(|task| task.external);
         let office =
-            (apart || external || listen.is_some()).then(|| Office::open(store, self.folder.root(), &desk, listen));
+            (apart || external || ways_in.0.is_some()).then(|| Office::open(store, self.folder.root(), &desk, ways_in));
         let office = office.transpose()?;
         thread::scope(|scope| {
             let (mut consumers, mut sources) = (Vec::new(), Vec::new());

@@ -12,23 +12,32 @@ use std::{
 /// Arrow wants its buffers here.
 const ALIGN: usize = 64;
 
-/// Room for bytes that are to come: starts on 64 bytes, and is not readable.
+/// Room for bytes that are to come; it is not readable.
 pub struct Space {
     start: NonNull<u8>,
     /// Bytes that are asked for.
     len: usize,
-    /// Bytes that were allocated.
-    layout: Layout,
+    /// Bytes that there is room for.
+    room: usize,
+    memory: Memory,
 }
 
-// SAFETY: it is plain memory with one owner.
+/// Whose memory it is.
+enum Memory {
+    /// Its own.
+    Own(Layout),
+    /// Somebody's, who is not touched before the space is dropped.
+    Lent(NonNull<dyn Send>),
+}
+
+// SAFETY: it is plain memory with one owner, or that of an owner which may be sent.
 unsafe impl Send for Space {}
 // SAFETY: nothing can be read or written through a shared reference to it.
 unsafe impl Sync for Space {}
 
 impl Space {
-    /// Room for `len` bytes. Its pages are fresh: where speed matters, use the space of earlier bytes again
-    /// ([`Filled::into_space`]).
+    /// Room for `len` bytes, on 64 bytes. Its pages are fresh: where speed matters, use the space of earlier bytes again
+    /// ([`Filled::into_space`]), or memory of your own ([`Space::over`]).
     ///
     /// # Panics
     /// When `len` is more than an address space holds.
@@ -37,7 +46,18 @@ impl Space {
         // SAFETY: the layout is not of size zero.
         let start = unsafe { alloc(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self { start, len, layout }
+        Self { start, len, room: layout.size(), memory: Memory::Own(layout) }
+    }
+
+    /// Room in somebody's memory, all of it. The owner is dropped with the space, or with the bytes that have come into it.
+    pub fn over<T: AsMut<[u8]> + Send + 'static>(owner: T) -> Self {
+        // Behind a raw pointer: a box that is moved says that nobody else points into it.
+        let owner = NonNull::from(Box::leak(Box::new(owner)));
+        // SAFETY: it was just made and nobody else has it. What is borrowed here stays so until `drop`: nothing touches the owner
+        // before that.
+        let bytes = unsafe { (*owner.as_ptr()).as_mut() };
+        let (start, len) = (NonNull::from(&mut *bytes).cast(), bytes.len());
+        Self { start, len, room: len, memory: Memory::Lent(owner) }
     }
 
     /// Bytes that can come.
@@ -66,8 +86,12 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout, and is freed once.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        match self.memory {
+            // SAFETY: it was allocated with this layout, and is freed once.
+            Memory::Own(layout) => unsafe { dealloc(self.start.as_ptr(), layout) },
+            // SAFETY: it came from a box, and becomes one again once. Nobody points into it any more.
+            Memory::Lent(owner) => drop(unsafe { Box::from_raw(owner.as_ptr()) }),
+        }
     }
 }
 
@@ -86,7 +110,7 @@ pub struct Filled {
 impl Filled {
     /// The same memory as room for other bytes; memory of its own where `len` does not fit.
     pub fn into_space(self, len: usize) -> Space {
-        if len > self.space.layout.size() {
+        if len > self.space.room {
             return Space::new(len);
         }
         let mut space = self.space;
@@ -118,6 +142,11 @@ impl fmt::Debug for Filled {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    };
+
     use super::*;
 
     #[test]
@@ -137,5 +166,37 @@ mod tests {
         let none = unsafe { again.filled(0) };
         assert!(none.is_empty());
         assert_eq!(none.into_space(1001).len(), 1001);
+    }
+
+    #[test]
+    fn lent_memory_goes_back_with_the_bytes_that_came_into_it() {
+        struct Lender(Vec<u8>, Arc<AtomicBool>);
+        impl AsMut<[u8]> for Lender {
+            fn as_mut(&mut self) -> &mut [u8] {
+                &mut self.0
+            }
+        }
+        impl Drop for Lender {
+            fn drop(&mut self) {
+                assert_eq!(self.0[..4], [5; 4]);
+                self.1.store(true, Ordering::Relaxed);
+            }
+        }
+        let back = Arc::new(AtomicBool::new(false));
+        let space = Space::over(Lender(vec![0; 4096], back.clone()));
+        assert_eq!((space.len(), space.room), (4096, 4096));
+        let start = space.start();
+        // SAFETY: nobody else knows the space, and it has room for them.
+        let filled = unsafe {
+            start.write_bytes(5, 4);
+            space.filled(4)
+        };
+        let filled = std::thread::spawn(move || filled).join().unwrap();
+        assert_eq!(filled[..], [5; 4]);
+        let again = filled.into_space(4000);
+        assert_eq!((again.start(), again.len()), (start, 4000));
+        assert!(!back.load(Ordering::Relaxed));
+        drop(again);
+        assert!(back.load(Ordering::Relaxed));
     }
 }

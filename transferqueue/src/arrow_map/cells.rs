@@ -58,6 +58,14 @@ pub(crate) fn leaf_bytes(array: &dyn Array) -> Option<&[u8]> {
     )
 }
 
+/// Of the [`leaf_bytes`] of an array, those of its own cells: the first offset says where they begin, the last where they end.
+#[cfg_attr(not(feature = "ucx"), allow(dead_code, reason = "UCX carries an array's own cells alone"))]
+pub(crate) fn cell_bytes<'a>(column: &Column, array: &'a ArrayRef) -> Option<&'a [u8]> {
+    let (all, unit) = (leaf_bytes(array)?, step_bytes(&column.kind));
+    let Some(offsets) = offsets(array) else { return Some(all) };
+    all.get(*offsets.first()? as usize * unit..*offsets.last()? as usize * unit)
+}
+
 /// Payload bytes of each cell (without offsets).
 ///
 /// # Errors

@@ -32,7 +32,9 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 pub(crate) use build::{bytes_array, dense_array, from_buffers, ragged_array};
 pub use cells::sizes;
-pub(crate) use cells::{check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, plain, tight};
+pub(crate) use cells::{
+    cell_bytes, check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, plain, step_bytes, tight,
+};
 
 use crate::schema::{Column, Dtype, Kind};
 

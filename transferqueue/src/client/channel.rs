@@ -250,6 +250,16 @@ impl Channels {
         Ok(self.act_over(&|| self.bulk(), action, what, body, until).await?.0)
     }
 
+    /// Sends an action once, on the connection for control.
+    #[cfg(feature = "ucx")]
+    pub(super) async fn act_in_control(
+        &self,
+        action: &str,
+        body: &Bytes,
+    ) -> Result<(Option<arrow_flight::Result>, Answers), Status> {
+        self.act_once(self.control.clone(), action, body).await
+    }
+
     async fn act_once(
         &self,
         mut client: Client,

@@ -33,14 +33,25 @@ use crate::{
 
 /// The transport of one session.
 pub(super) struct Flight {
-    client: Arc<Inner>,
+    pub(super) client: Arc<Inner>,
     session: SessionId,
 }
 
 /// Views of one get: counts their bytes while any of them is open.
-struct Received {
+pub(super) struct Received {
     total: Arc<AtomicU64>,
     bytes: u64,
+}
+
+impl Received {
+    /// What has come to memory of the pool.
+    pub(super) fn views(client: &Inner, arrays: Vec<ArrayRef>) -> Vec<View> {
+        let bytes = arrays.iter().map(|array| array.get_buffer_memory_size() as u64).sum();
+        let total = client.received.clone();
+        total.fetch_add(bytes, Ordering::Relaxed);
+        let received = Arc::new(Self { total, bytes });
+        arrays.into_iter().map(|array| View::new(array, received.clone())).collect()
+    }
 }
 
 impl Drop for Received {
@@ -222,11 +233,7 @@ impl Transport for Flight {
         let (schema, arrays) = block_on(self.repeated(&pointer.name, "a get", || self.get_once(&ticket)))?;
         let travel = |why: String| TransportError::Travel { column: pointer.name.clone(), why };
         let arrays = checked(schema, &arrays, rows).map_err(travel)?;
-        let bytes = arrays.iter().map(|array| array.get_buffer_memory_size() as u64).sum();
-        let total = self.client.received.clone();
-        total.fetch_add(bytes, Ordering::Relaxed);
-        let received = Arc::new(Received { total, bytes });
-        Ok(arrays.into_iter().map(|array| View::new(array, received.clone())).collect())
+        Ok(Received::views(&self.client, arrays))
     }
 
     fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell {

@@ -15,12 +15,14 @@
 //!
 //! *Copies.* A get: what HTTP/2 has read from the socket is copied once, into aligned memory that was there before; views
 //! point into that. (A server that does not place buffers on 64 bytes within a message costs a second one.) A put: Arrow's encoder copies the cells into the message,
-//! prost the message into the send buffer.
+//! prost the message into the send buffer. What comes through UCX is written to such memory by UCX; over shared memory nothing
+//! is copied.
 
 mod call;
 mod channel;
 pub(crate) mod flight;
 mod gang;
+mod granted;
 pub(crate) mod incoming;
 mod lane;
 mod link;
@@ -31,6 +33,8 @@ mod runtime;
 mod shm;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(feature = "ucx"), path = "without_ucx.rs")]
+mod ucx;
 
 use std::{
     collections::HashMap,
@@ -50,9 +54,10 @@ use self::{
     channel::Channels,
     flight::Flight,
     lane::Lane,
-    paths::{Counts, Paths},
+    paths::{Counts, Otherwise, Paths},
     pool::Pool,
-    shm::{Otherwise, Shm},
+    shm::Shm,
+    ucx::Ucx,
 };
 use crate::{
     catalog::definition::Definition,
@@ -63,7 +68,7 @@ use crate::{
     session::Session,
     transport::Transport,
     unit::Unit,
-    wire::{self, Hello, PROTOCOL, Welcome, action, shm::Enter},
+    wire::{self, Hello, PROTOCOL, Welcome, action, shm::Enter, ucx::Offer},
 };
 
 /// How a client behaves.
@@ -118,8 +123,12 @@ struct Inner {
     open: Unit,
     /// Whether the store offers its memory to processes of its host.
     offers_memory: bool,
+    /// Whether it offers anything through UCX.
+    offers_ucx: bool,
     /// The store's memory, where it can be mapped.
     shm: Option<Arc<Shm>>,
+    /// Beside it, or where it cannot.
+    ucx: Option<Ucx>,
     counts: Arc<Counts>,
 }
 
@@ -128,22 +137,32 @@ impl Remote {
     ///
     /// # Errors
     /// [`Error::Unreachable`] after [`Options::patience`]; [`Error::Server`] for a wrong token, a certificate that is not
-    /// accepted, or another protocol.
+    /// accepted, or another protocol; when the only way allowed cannot be had.
     pub fn connect(url: &str, token: &str, options: Options) -> Result<Self, Error> {
+        Self::connect_as(url, token, options, |welcome| welcome)
+    }
+
+    /// `heard`: what this client makes of the server's first word.
+    fn connect_as(
+        url: &str,
+        token: &str,
+        options: Options,
+        heard: impl FnOnce(Welcome) -> Welcome,
+    ) -> Result<Self, Error> {
         let until = Instant::now() + options.patience;
         let (token, choice, patience) = (token.trim(), options.transport, options.patience);
         let mut channels = Channels::new(url, token, options)?;
-        let (definition, near) = runtime::block_on(async {
+        let (definition, near, offer) = runtime::block_on(async {
             let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
             let answer = channels.question(action::HANDSHAKE, hello.encode_to_vec().into(), until).await?;
-            let welcome: Welcome = channels.message(action::HANDSHAKE, &answer)?;
+            let welcome = heard(channels.message(action::HANDSHAKE, &answer)?);
             if welcome.protocol != PROTOCOL {
                 let why = format!("it speaks protocol {}, this client {PROTOCOL}: use one version", welcome.protocol);
                 return Err(Error::Server { url: url.to_owned(), why });
             }
             channels.know(welcome.incarnation);
             let answer = channels.question(action::DEFINITION, Bytes::new(), until).await?;
-            Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm))
+            Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm, welcome.ucx))
         })?;
         let offers_memory = near.is_some();
         let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
@@ -158,9 +177,13 @@ impl Remote {
             pool: Pool::default(),
             open: Unit::new(0, 0),
             offers_memory,
+            offers_ucx: offer.is_some(),
+            ucx: None,
             shm,
             counts: Arc::default(),
         };
+        let ucx = through_ucx(&inner, offer.as_ref())?;
+        let inner = Inner { ucx, ..inner };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -249,11 +272,46 @@ fn near_memory(
             }
         }
     };
-    if choice == Choice::Shm {
-        let why = format!("shared memory is the only path allowed and cannot be had: {why}; use `auto` to take others");
+    without(url, choice, Choice::Shm, &why)
+}
+
+/// UCX, if it is to be taken: where the choice says so, and where it may be and shared memory does not reach.
+///
+/// # Errors
+/// As [`near_memory`].
+fn through_ucx(client: &Inner, offer: Option<&Offer>) -> Result<Option<Ucx>, Error> {
+    let (url, choice) = (client.channels.url(), client.channels.options().transport);
+    let wanted = match choice {
+        Choice::Ucx => true,
+        Choice::Auto => Choice::Ucx.is_built() && offer.is_some() && client.shm.is_none(),
+        Choice::Flight | Choice::Shm => false,
+    };
+    if !wanted {
+        return Ok(None);
+    }
+    if !Choice::Ucx.is_built() {
+        return without(url, choice, Choice::Ucx, crate::ucx::Ucx::MISSING);
+    }
+    let none = || "the store gives nothing away through UCX; serve it with `ucx` options".to_owned();
+    let why = match offer.ok_or_else(none).and_then(Ucx::new) {
+        Err(why) => why,
+        Ok(ucx) => match ucx.connect(client) {
+            Ok(()) => return Ok(Some(ucx)),
+            Err(Otherwise::Lost(why) | Otherwise::Elsewhere(why)) => why,
+            Err(Otherwise::Refused(error)) => error.to_string(),
+        },
+    };
+    without(url, choice, Choice::Ucx, &why)
+}
+
+/// Goes on without a way, unless it is the only one allowed.
+fn without<T>(url: &str, choice: Choice, way: Choice, why: &str) -> Result<Option<T>, Error> {
+    let name = way.way();
+    if choice == way {
+        let why = format!("{name} is the only path allowed and cannot be had: {why}; use `auto` to take others");
         return Err(Error::Server { url: url.to_owned(), why });
     }
-    tracing::debug!(url, why, "bytes come over Flight");
+    tracing::debug!(url, why, "bytes do not come through {name}");
     Ok(None)
 }
 

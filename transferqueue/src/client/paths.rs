@@ -13,9 +13,9 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    flight::Flight,
+    flight::{Flight, Received},
     runtime::block_on,
-    shm::{Otherwise, Shm},
+    shm::Shm,
 };
 use crate::{
     catalog::command::ColumnRef,
@@ -35,6 +35,38 @@ pub enum Choice {
     Flight,
     /// Through shared memory alone: what cannot be read there is an error.
     Shm,
+    /// Gets through UCX alone: what cannot be read there is an error. Puts as with `auto`. Refused in a build without the feature
+    /// `ucx`.
+    Ucx,
+}
+
+impl Choice {
+    const ALL: [Self; 4] = [Self::Auto, Self::Flight, Self::Shm, Self::Ucx];
+
+    /// Whether this build can do it.
+    pub const fn is_built(self) -> bool {
+        !matches!(self, Self::Ucx) || crate::ucx::Ucx::BUILT
+    }
+
+    /// A way, in words.
+    pub(super) fn way(self) -> &'static str {
+        match self {
+            Self::Auto => "any way",
+            Self::Flight => "Flight",
+            Self::Shm => "shared memory",
+            Self::Ucx => "UCX",
+        }
+    }
+}
+
+/// Why something did not go one way.
+pub(super) enum Otherwise {
+    /// The store did not answer; it may, when it is asked again.
+    Lost(String),
+    /// Another way may do it.
+    Elsewhere(String),
+    /// No way will.
+    Refused(TransportError),
 }
 
 impl fmt::Display for Choice {
@@ -43,6 +75,7 @@ impl fmt::Display for Choice {
             Self::Auto => "auto",
             Self::Flight => "flight",
             Self::Shm => "shm",
+            Self::Ucx => "ucx",
         })
     }
 }
@@ -51,8 +84,8 @@ impl FromStr for Choice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let known = [Self::Auto, Self::Flight, Self::Shm].into_iter().find(|choice| choice.to_string() == text);
-        known.ok_or_else(|| format!("found the transport `{text}`, expected auto, flight or shm"))
+        let known = Self::ALL.into_iter().find(|choice| choice.to_string() == text);
+        known.ok_or_else(|| format!("found the transport `{text}`, expected auto, flight, shm or ucx"))
     }
 }
 
@@ -69,6 +102,8 @@ pub(super) struct Counts {
 pub struct Ways<T = u64> {
     /// Through shared memory: between the processes no byte was copied. Commands: over the socket beside it.
     pub shm: T,
+    /// Through UCX.
+    pub ucx: T,
     /// Over Arrow Flight.
     pub flight: T,
 }
@@ -88,6 +123,7 @@ impl Counts {
     pub(super) fn traffic(&self) -> Traffic {
         let read = |ways: &Ways<AtomicU64>| Ways {
             shm: ways.shm.load(Ordering::Relaxed),
+            ucx: ways.ucx.load(Ordering::Relaxed),
             flight: ways.flight.load(Ordering::Relaxed),
         };
         Traffic { gets: read(&self.gets), puts: read(&self.puts), calls: read(&self.calls) }
@@ -110,33 +146,47 @@ impl Paths {
         self.shm.iter().for_each(|shm| shm.settle().unwrap());
     }
 
-    /// Through shared memory; `None`: another way is to be tried. Where no other is allowed, a store that does not answer is
-    /// asked again, for as long as it would be over Flight.
-    fn near<T>(&self, column: &str, ask: impl Fn(&Shm) -> Result<T, Otherwise>) -> Result<Option<T>, TransportError> {
-        let Some(shm) = &self.shm else { return Ok(None) };
-        let alone = self.choice == Choice::Shm;
+    /// One way; `None`: another is to be tried. Where no other is allowed, a store that does not answer is asked again, for as
+    /// long as it would be over Flight.
+    fn by<T>(
+        &self,
+        way: Choice,
+        column: &str,
+        ask: impl Fn() -> Result<T, Otherwise>,
+    ) -> Result<Option<T>, TransportError> {
+        let alone = self.choice == way;
         let mut attempts = self.flight.attempts();
         loop {
-            let why = match ask(shm) {
+            let why = match ask() {
                 Ok(done) => return Ok(Some(done)),
                 Err(Otherwise::Refused(error)) => return Err(error),
                 Err(Otherwise::Lost(_)) if alone && block_on(attempts.again()) => continue,
                 Err(Otherwise::Lost(why)) if alone => format!("{why} (asked for {} ms)", attempts.waited_ms()),
                 Err(Otherwise::Lost(why) | Otherwise::Elsewhere(why)) => why,
             };
+            let way = way.way();
             if alone {
-                let why = format!("{why}; shared memory is the only path allowed, use `auto` to take others");
+                let why = format!("{why}; {way} is the only path allowed, use `auto` to take others");
                 return Err(TransportError::Travel { column: column.to_owned(), why });
             }
-            tracing::debug!(column, why, "over Flight instead");
+            tracing::debug!(column, why, "not through {way}");
             return Ok(None);
         }
+    }
+
+    /// Through shared memory, where there is any.
+    fn near<T>(&self, column: &str, ask: impl Fn(&Shm) -> Result<T, Otherwise>) -> Result<Option<T>, TransportError> {
+        self.shm.as_ref().map_or(Ok(None), |shm| self.by(Choice::Shm, column, || ask(shm)))
     }
 }
 
 impl Transport for Paths {
     fn name(&self) -> &'static str {
-        if self.shm.is_some() { "shm" } else { self.flight.name() }
+        match (self.choice, &self.shm, &self.flight.client.ucx) {
+            (Choice::Ucx, ..) | (_, None, Some(_)) => "ucx",
+            (_, Some(_), _) => "shm",
+            (_, None, None) => self.flight.name(),
+        }
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
@@ -160,9 +210,18 @@ impl Transport for Paths {
         if pointer.runs.iter().all(|run| run.len == 0) {
             return Ok(Vec::new());
         }
-        if let Some(views) = self.near(&pointer.name, |shm| shm.get(pointer))? {
+        if self.choice != Choice::Ucx
+            && let Some(views) = self.near(&pointer.name, |shm| shm.get(pointer))?
+        {
             self.counts.gets.shm.fetch_add(1, Ordering::Relaxed);
             return Ok(views);
+        }
+        let client = &self.flight.client;
+        if let Some(ucx) = &client.ucx
+            && let Some(arrays) = self.by(Choice::Ucx, &pointer.name, || ucx.get(client, pointer))?
+        {
+            self.counts.gets.ucx.fetch_add(1, Ordering::Relaxed);
+            return Ok(Received::views(client, arrays));
         }
         let views = self.flight.get(pointer)?;
         self.counts.gets.flight.fetch_add(1, Ordering::Relaxed);

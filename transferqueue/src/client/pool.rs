@@ -150,6 +150,12 @@ impl Block {
     }
 }
 
+impl AsMut<[u8]> for Block {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes()
+    }
+}
+
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
         &self.memory.as_slice()[..self.len]

@@ -49,11 +49,11 @@ pub struct Speed {
     /// Median seconds of a get.
     pub seconds: f64,
     /// What the host does with as many bytes, in median seconds: memory that is read, a bare TCP connection over loopback. `None`
-    /// for a store on another host.
+    /// for a store on another host, and for UCX.
     pub limit: Option<f64>,
 }
 
-/// Reads the largest column of the store over shared memory, if it offers any, and over Flight. The store is left as it was. `options.transport` does not
+/// Reads the largest column of the store over shared memory and through UCX, if it offers them, and over Flight. The store is left as it was. `options.transport` does not
 /// count; `Ok(None)`: nothing is found to be read.
 ///
 /// # Errors
@@ -71,6 +71,13 @@ pub fn probe(url: &str, token: &str, options: &Options) -> Result<Option<Vec<Pro
             Err(error) => Err(error.to_string()),
         };
         probes.push(Probe { way: Choice::Shm, outcome });
+    }
+    if remote.inner.offers_ucx && Choice::Ucx.is_built() {
+        let outcome = match over(Choice::Ucx) {
+            Ok(through) => measure(&through, &column, |_| None)?,
+            Err(error) => Err(error.to_string()),
+        };
+        probes.push(Probe { way: Choice::Ucx, outcome });
     }
     // A host without a port to spare has no limit to be compared with.
     let outcome = measure(&remote, &column, |bytes| here.then(|| bare(bytes).ok()).flatten())?;

@@ -22,10 +22,10 @@ use arrow::{array::ArrayRef, buffer::Buffer};
 use prost::Message;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use super::{granted, paths::Otherwise};
 use crate::{
     arrow_map,
     catalog::command::ColumnRef,
-    error::Error,
     schema::Column,
     server::shm::abstract_name,
     transport::{TransportError, View},
@@ -56,16 +56,6 @@ pub(super) struct Shm {
     calls: [Mutex<Option<Connection>>; CALLS],
     /// Number of the next room that is reserved, on whichever connection.
     rooms: AtomicU64,
-}
-
-/// Why something did not go this way.
-pub(super) enum Otherwise {
-    /// The store did not answer; it may, when it is asked again.
-    Lost(String),
-    /// Another way may do it.
-    Elsewhere(String),
-    /// No way will.
-    Refused(TransportError),
 }
 
 impl From<io::Error> for Otherwise {
@@ -134,7 +124,7 @@ impl Shm {
     pub(super) fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, Otherwise> {
         let mut there = self.lock();
         match self.asked(&mut there, Question::Get(Pointer::from(pointer)))? {
-            Word::Granted(granted) => self.views(&mut there, &pointer.name, granted),
+            Word::Granted(granted) => self.views(&mut there, pointer, granted),
             other => Err(self.otherwise(&pointer.name, other)),
         }
     }
@@ -203,10 +193,7 @@ impl Shm {
     fn otherwise(&self, column: &str, word: Word) -> Otherwise {
         match word {
             Word::Elsewhere(why) => Otherwise::Elsewhere(why),
-            Word::Failure(failure) => Otherwise::Refused(match failure.into_error(&self.address) {
-                Error::Transport(gone @ TransportError::Gone { .. }) => gone,
-                error => TransportError::Travel { column: column.to_owned(), why: error.to_string() },
-            }),
+            Word::Failure(failure) => granted::refused(column, failure, &self.address),
             _ => Otherwise::Refused(TransportError::Travel {
                 column: column.to_owned(),
                 why: "shared memory: the store sent an answer to something else".to_owned(),
@@ -237,14 +224,19 @@ impl Shm {
         Ok(there.as_mut().expect("invariant: it was just made"))
     }
 
-    fn views(&self, there: &mut Option<Connection>, column: &str, granted: Granted) -> Result<Vec<View>, Otherwise> {
+    fn views(
+        &self,
+        there: &mut Option<Connection>,
+        pointer: &ColumnRef,
+        granted: Granted,
+    ) -> Result<Vec<View>, Otherwise> {
         let connection = there.as_mut().expect("invariant: it has just answered");
         let grant = Arc::new(Grant { number: granted.grant, writing: connection.writing.clone() });
-        let views = connection.views(&granted, &grant);
+        let views = connection.views(pointer, &granted, &grant);
         connection.forget(&granted.gone);
         views.map_err(|why| {
             Otherwise::Refused(TransportError::Travel {
-                column: column.to_owned(),
+                column: pointer.name.clone(),
                 why: format!("shared memory: {why}"),
             })
         })
@@ -315,24 +307,17 @@ impl Connection {
         Ok(word)
     }
 
-    fn views(&self, granted: &Granted, grant: &Arc<Grant>) -> Result<Vec<View>, String> {
+    fn views(&self, pointer: &ColumnRef, granted: &Granted, grant: &Arc<Grant>) -> Result<Vec<View>, String> {
         let column: Column = wire::parse("column", &granted.column)?;
-        let view = |piece: &Piece| {
-            let array = self.array(&column, piece, grant)?;
-            Ok(View::new(array, grant.clone()))
-        };
-        granted.pieces.iter().map(view).collect()
-    }
-
-    fn array(&self, column: &Column, piece: &Piece, grant: &Arc<Grant>) -> Result<ArrayRef, String> {
         let buffer = |place: Option<Place>| {
             let Some(Place { segment, at, len }) = place else { return Ok(Buffer::default()) };
             let found = self.segments.get(&segment).ok_or_else(|| format!("segment {segment} never came"))?;
             let buffer = found.buffer(at, len, grant);
             buffer.ok_or_else(|| format!("{len} bytes at {at} are not in segment {segment}"))
         };
-        let (offsets, values) = (buffer(piece.offsets)?, buffer(piece.values)?);
-        arrow_map::from_buffers(column, piece.rows as usize, offsets, values).map_err(|error| error.to_string())
+        let buffers = |piece: &Piece| Ok([buffer(piece.offsets)?, buffer(piece.values)?]);
+        let arrays = granted::arrays(pointer, &column, &granted.pieces, buffers)?;
+        Ok(arrays.into_iter().map(|array| View::new(array, grant.clone())).collect())
     }
 }
 

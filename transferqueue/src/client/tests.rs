@@ -2,55 +2,95 @@
 
 use std::{
     collections::HashMap,
+    marker::PhantomData,
     sync::{Arc, Mutex},
 };
 
 use super::*;
 use crate::{
-    catalog::definition::{Birth, Partition},
+    Outputs,
+    catalog::{
+        command::{ColumnRef, NewRow},
+        definition::{Birth, Partition},
+    },
     ids::{ChunkId, ColumnId, PartitionId},
     link::Link,
     schema::{Column, Dtype, Kind},
     server::{self, Service},
     store::{Options as StoreOptions, Store},
     testing::{self, training},
-    transport::conformance::{self, Fixture},
+    transport::{
+        View,
+        conformance::{self, Fixture},
+    },
 };
 
 type Declared = Arc<Mutex<HashMap<PartitionId, Arc<Partition>>>>;
 
+/// Which way the bytes of a fixture go.
+pub(super) trait Way: Sync + Send + 'static {
+    /// Whether the store's bytes lie where other processes can map them.
+    const SHARED: bool = true;
+    const CHOICE: Choice;
+
+    /// What the server offers through UCX.
+    fn ucx() -> Option<server::Ucx> {
+        None
+    }
+}
+
+struct ByFlight;
+struct BySharedMemory;
+
+impl Way for ByFlight {
+    const SHARED: bool = false;
+    const CHOICE: Choice = Choice::Flight;
+}
+
+impl Way for BySharedMemory {
+    const CHOICE: Choice = Choice::Shm;
+}
+
 /// A unit behind a server, with its bytes read over one path; what a catalog would know of its columns is declared by the
 /// suite.
-struct OverTheWire<const SHM: bool> {
+pub(super) struct OverTheWire<W> {
     store: Store,
     remote: Remote,
     transport: Paths,
     declared: Declared,
     _session: Session,
-    _server: server::Server,
+    server: server::Server,
+    way: PhantomData<W>,
 }
 
-impl<const SHM: bool> Fixture for OverTheWire<SHM> {
+impl<W: Way> OverTheWire<W> {
+    /// Lets the store know of what was dropped here, and waits for messages of which nobody hears that they were sent.
+    fn settle(&self) {
+        self.transport.settle();
+        #[cfg(feature = "ucx")]
+        if let Some(ucx) = &self.server.ucx {
+            until("every message was sent", || ucx.on_the_way() == 0);
+        }
+    }
+}
+
+impl<W: Way> Fixture for OverTheWire<W> {
     fn new(capacity: usize) -> Self {
-        let options = StoreOptions { chunk_bytes: capacity, shared: SHM, ..StoreOptions::default() };
+        let options = StoreOptions { chunk_bytes: capacity, shared: W::SHARED, ..StoreOptions::default() };
         let store = Store::create(Definition::default(), options).unwrap();
         let declared = Declared::default();
         let known = declared.clone();
+        let incarnation = store.with_state(|state, _| state.incarnation()).unwrap();
         let service = Service {
-            store: store.clone(),
             describe: Arc::new(move |id| Ok(known.lock().unwrap()[&id].clone())),
-            program: None,
-            incarnation: store.with_state(|state, _| state.incarnation()).unwrap(),
-            message_bytes: MESSAGE_BYTES,
-            shm: None,
+            ..Service::over(&store, incarnation, MESSAGE_BYTES)
         };
-        let server = server::start(service, &server::Options::default()).unwrap();
-        let transport = if SHM { Choice::Shm } else { Choice::Flight };
-        let remote =
-            Remote::connect(server.url(), server.token(), Options { transport, ..Options::default() }).unwrap();
+        let server = server::start(service, &server::Options { ucx: W::ucx(), ..server::Options::default() }).unwrap();
+        let options = Options { transport: W::CHOICE, ..Options::default() };
+        let remote = Remote::connect(server.url(), server.token(), options).unwrap();
         let session = remote.session("writer").unwrap();
         let transport = remote.paths(session.id());
-        Self { store, remote, transport, declared, _session: session, _server: server }
+        Self { store, remote, transport, declared, _session: session, server, way: PhantomData }
     }
 
     fn transport(&self) -> &dyn Transport {
@@ -71,23 +111,35 @@ impl<const SHM: bool> Fixture for OverTheWire<SHM> {
 
     fn free(&self, chunk: ChunkId) {
         // The call that named the cells would have let their holds go.
-        self.transport.settle();
+        self.settle();
         self.store.units().free(chunk);
     }
 
     fn bytes_held(&self) -> u64 {
-        self.transport.settle();
+        self.settle();
         let total = self.store.units().stats().total();
         total.live + total.lingering + total.unsettled + self.remote.bytes_received()
     }
 }
 
-conformance::suite!(OverTheWire<false>);
+conformance::suite!(OverTheWire<ByFlight>);
 
 mod through_shared_memory {
     use super::*;
 
-    conformance::suite!(OverTheWire<true>);
+    conformance::suite!(OverTheWire<BySharedMemory>);
+}
+
+#[cfg(not(feature = "ucx"))]
+#[test]
+fn a_build_without_ucx_refuses_it_and_says_how_to_get_it() {
+    let served = served(true, 10, &server::Options::default());
+    let options = Options { transport: Choice::Ucx, ..Options::default() };
+    let error = Remote::connect(served.server.url(), served.server.token(), options).unwrap_err().to_string();
+    assert!(error.contains("cannot be had: this build has no UCX; build it with the feature `ucx`"), "{error}");
+    let ucx = server::Options { ucx: Some(server::Ucx::default()), ..server::Options::default() };
+    let error = server::serve(&served.store, &ucx).err().unwrap().to_string();
+    assert!(error.contains("UCX: this build has no UCX; build it with the feature `ucx`"), "{error}");
 }
 
 #[test]
@@ -146,6 +198,45 @@ fn several_threads_share_a_session_while_one_of_them_waits() {
     }
 }
 
+pub(super) fn until(what: &str, mut there: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !there() {
+        assert!(Instant::now() < until, "10 s and not yet so: {what}");
+        std::thread::yield_now();
+    }
+}
+
+pub(super) struct Served {
+    pub(super) store: Store,
+    pub(super) server: server::Server,
+    pub(super) pointer: ColumnRef,
+}
+
+/// A store with the numbers 0, 1, 2, … in one column.
+pub(super) fn served(shared: bool, numbers: u32, options: &server::Options) -> Served {
+    let column = Column::new("number", Kind::Dense { dtype: Dtype::U32, shape: vec![] });
+    let jobs = Partition { name: "jobs".into(), columns: vec![column], birth: Birth::Put { capacity: None } };
+    let definition = Definition { partitions: vec![jobs], ..Definition::default() };
+    let store = Store::create(definition, StoreOptions { shared, ..StoreOptions::default() }).unwrap();
+    let server = server::serve(&store, options).unwrap();
+    let session = store.session("feeder").unwrap();
+    let rows = vec![NewRow::default(); numbers as usize];
+    session
+        .put(PartitionId(0), rows, Outputs::new().dense("number", Vec::from_iter(0..numbers)), testing::soon())
+        .unwrap();
+    let (pointer, _) = store.resolve(PartitionId(0), None, &["number"]).unwrap();
+    Served { store, server, pointer: pointer.columns[0].clone() }
+}
+
+pub(super) fn numbers(views: &[View]) -> Vec<u32> {
+    let of = |view: &View| bytemuck::cast_slice(crate::arrow_map::leaf_bytes(view.array()).unwrap()).to_vec();
+    views.iter().flat_map(of).collect()
+}
+
+pub(super) fn pinned(store: &Store) -> u64 {
+    store.units().stats().total().pinned
+}
+
 mod shm {
     //! Readers of the same host.
 
@@ -156,57 +247,22 @@ mod shm {
 
     use super::*;
     use crate::{
-        Outputs,
-        catalog::command::{ColumnRef, NewRow},
         server::{
             limits,
             shm::{abstract_name, address},
         },
-        transport::View,
         wire::{
             self,
             shm::{Ask, Fill, Question, Reserve, Say, Word},
         },
     };
 
-    struct Served {
-        store: Store,
-        server: server::Server,
-        pointer: ColumnRef,
-    }
-
-    /// A store with the numbers 0, 1, 2, … in one column.
     fn served(shared: bool, numbers: u32) -> Served {
-        served_to(limits::CONNECTIONS, shared, numbers)
-    }
-
-    fn served_to(connections: usize, shared: bool, numbers: u32) -> Served {
-        let column = Column::new("number", Kind::Dense { dtype: Dtype::U32, shape: vec![] });
-        let jobs = Partition { name: "jobs".into(), columns: vec![column], birth: Birth::Put { capacity: None } };
-        let definition = Definition { partitions: vec![jobs], ..Definition::default() };
-        let store = Store::create(definition, StoreOptions { shared, ..StoreOptions::default() }).unwrap();
-        let options = server::Options { connections, ..server::Options::default() };
-        let server = server::serve(&store, &options).unwrap();
-        let session = store.session("feeder").unwrap();
-        let rows = vec![NewRow::default(); numbers as usize];
-        session
-            .put(PartitionId(0), rows, Outputs::new().dense("number", Vec::from_iter(0..numbers)), testing::soon())
-            .unwrap();
-        let (pointer, _) = store.resolve(PartitionId(0), None, &["number"]).unwrap();
-        Served { store, server, pointer: pointer.columns[0].clone() }
+        super::served(shared, numbers, &server::Options::default())
     }
 
     fn connect(served: &Served, transport: Choice) -> Result<Remote, Error> {
         Remote::connect(served.server.url(), served.server.token(), Options { transport, ..Options::default() })
-    }
-
-    fn numbers(views: &[View]) -> Vec<u32> {
-        let of = |view: &View| bytemuck::cast_slice(crate::arrow_map::leaf_bytes(view.array()).unwrap()).to_vec();
-        views.iter().flat_map(of).collect()
-    }
-
-    fn pinned(store: &Store) -> u64 {
-        store.units().stats().total().pinned
     }
 
     #[test]
@@ -217,7 +273,7 @@ mod shm {
         let paths = remote.paths(session.id());
         let views = paths.get(&served.pointer).unwrap();
         assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
-        assert_eq!((remote.traffic().gets, remote.bytes_received()), (Ways { shm: 1, flight: 0 }, 0));
+        assert_eq!((remote.traffic().gets, remote.bytes_received()), (Ways { shm: 1, ..Ways::default() }, 0));
         assert!(pinned(&served.store) >= 4000);
         // An array that outlives its view keeps the bytes as well.
         let array = views[0].array().slice(7, 1);
@@ -234,7 +290,7 @@ mod shm {
         let served = served(false, 10);
         let remote = connect(&served, Choice::Auto).unwrap();
         assert_eq!(numbers(&remote.paths(SessionId(1)).get(&served.pointer).unwrap()), (0..10).collect::<Vec<u32>>());
-        assert_eq!(remote.traffic().gets, Ways { shm: 0, flight: 1 });
+        assert_eq!(remote.traffic().gets, Ways { flight: 1, ..Ways::default() });
         let error = connect(&served, Choice::Shm).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed and cannot be had"), "{error}");
     }
@@ -251,7 +307,7 @@ mod shm {
         let pointer = &pointer.columns[0];
         let views = reader.paths(SessionId(9)).get(pointer).unwrap();
         assert_eq!(numbers(&views)[1..], Vec::from_iter(5..10_005));
-        let (near, wrote) = (Ways { shm: 1, flight: 0 }, writer.traffic());
+        let (near, wrote) = (Ways { shm: 1, ..Ways::default() }, writer.traffic());
         assert_eq!((wrote.gets, wrote.puts, wrote.calls.flight), (Ways::default(), near, 0));
         assert_eq!((reader.traffic().gets, reader.traffic().puts), (near, Ways::default()));
         // The place that a reader is told is the one in the writer's own segment.
@@ -330,7 +386,7 @@ mod shm {
         let _server = server::serve(&store, &options).unwrap();
         feeding.join().unwrap();
         assert_eq!(store.born(PartitionId(0)).unwrap(), 4);
-        assert_eq!(remote.traffic().puts, Ways { shm: 8, flight: 0 });
+        assert_eq!(remote.traffic().puts, Ways { shm: 8, ..Ways::default() });
     }
 
     #[test]
@@ -369,11 +425,11 @@ mod shm {
         }
         until("nothing is held", || pinned(&served.store) == 0);
         // A store whose bytes cannot be mapped offers one way.
-        let heap = self::served(false, 10);
+        let heap = served(false, 10);
         let found = probe(heap.server.url(), heap.server.token(), &Options::default()).unwrap().unwrap();
         assert_eq!((found.len(), found[0].way), (1, Choice::Flight));
         assert_eq!(found[0].outcome.as_ref().unwrap().bytes, 40);
-        let empty = self::served(true, 0);
+        let empty = served(true, 0);
         assert!(probe(empty.server.url(), empty.server.token(), &Options::default()).unwrap().is_none());
     }
 
@@ -391,7 +447,7 @@ mod shm {
         silent.set_read_timeout(Some(2 * limits::SILENCE)).unwrap();
         assert!(ended(&mut silent) && begun.elapsed() < 2 * limits::SILENCE);
         // As many as are served at once, and one more.
-        let served = served_to(2, true, 1);
+        let served = super::served(true, 1, &server::Options { connections: 2, ..server::Options::default() });
         let mut some = [raw(&served), raw(&served), raw(&served)];
         let right = || Enter { token: served.server.token().into(), incarnation: incarnation(&served) };
         for stream in &mut some[..2] {
@@ -420,14 +476,6 @@ mod shm {
         assert_eq!(numbers(&views), (0..1000).collect::<Vec<u32>>());
         let error = remote.paths(SessionId(1)).get(&pointer).unwrap_err().to_string();
         assert!(error.contains("shared memory is the only path allowed"), "{error}");
-    }
-
-    fn until(what: &str, mut there: impl FnMut() -> bool) {
-        let until = Instant::now() + Duration::from_secs(10);
-        while !there() {
-            assert!(Instant::now() < until, "10 s and not yet so: {what}");
-            std::thread::yield_now();
-        }
     }
 
     fn port(served: &Served) -> u16 {

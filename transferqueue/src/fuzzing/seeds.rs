@@ -135,7 +135,7 @@ fn messages() -> Vec<Seed> {
         behind(0, Hello { protocol: 1, features: vec!["flight".into()] }.encode_to_vec()),
         behind(
             1,
-            Welcome { protocol: 1, incarnation: 7, features: vec![], message_bytes: 1 << 20, shm: None }
+            Welcome { protocol: 1, incarnation: 7, features: vec![], message_bytes: 1 << 20, shm: None, ucx: None }
                 .encode_to_vec(),
         ),
         behind(2, call.encode_to_vec()),

@@ -11,7 +11,7 @@ use crate::{
     inspect,
     wire::{
         self, Answer, Call, Failure, Hello, Name, Number, Outcome, Placed, Put, Resolve, Resolved, Ticket, Welcome,
-        decode, parse,
+        decode, parse, ucx,
     },
 };
 
@@ -45,7 +45,11 @@ pub fn messages(bytes: &[u8]) {
                 assert_eq!(wire::Pointer::from(&column), pointer);
             }
         }
-        9 => drop(decode::<Put>("put", bytes)),
+        9 => {
+            drop(decode::<Put>("put", bytes));
+            drop(decode::<ucx::Ask>("question", bytes));
+            drop(decode::<ucx::Say>("answer", bytes));
+        }
         10 => drop(decode::<Placed>("place", bytes).map(|placed| placed.read(3))),
         11 => command(bytes),
         12 => reply(bytes),

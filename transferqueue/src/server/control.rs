@@ -12,6 +12,7 @@ use tonic::Status;
 use super::{
     limits,
     service::{Answers, Service, invalid},
+    ucx,
 };
 use crate::{
     catalog::command::{Command, Request},
@@ -32,6 +33,7 @@ pub(crate) async fn act(service: &Service, request: Action) -> Result<Answers<ar
         return call(service, &body);
     }
     let outcome = match request.r#type.as_str() {
+        action::UCX => return ucx::act(service, &body).await,
         action::PROGRAM => program(service, body).await,
         action::MEET => super::gang::meet(service, &body).await,
         other => question(service, other, &body),
@@ -39,7 +41,7 @@ pub(crate) async fn act(service: &Service, request: Action) -> Result<Answers<ar
     Ok(stream::iter([Ok(answer(outcome?))]).boxed())
 }
 
-fn answer(outcome: Outcome) -> arrow_flight::Result {
+pub(super) fn answer(outcome: Outcome) -> arrow_flight::Result {
     arrow_flight::Result::new(Answer::new(outcome).encode_to_vec())
 }
 
@@ -188,6 +190,7 @@ fn welcome(service: &Service, hello: &Hello) -> Result<Welcome, Status> {
         features: vec!["flight".to_owned()],
         message_bytes: service.message_bytes as u64,
         shm: service.shm.clone(),
+        ucx: service.ucx.as_ref().map(|ucx| ucx.offer().clone()),
     })
 }
 

@@ -19,6 +19,9 @@ pub enum ServerError {
     /// The certificates cannot be used.
     #[error("server at {address}: TLS: {why}")]
     Tls { address: SocketAddr, why: String },
+    /// Nothing can be given away through UCX.
+    #[error("server at {address}: UCX: {why}")]
+    Ucx { address: SocketAddr, why: String },
     /// The token cannot be written down.
     #[error("token file {}: {error}", .path.display())]
     Token { path: PathBuf, error: io::Error },

@@ -10,13 +10,14 @@ use std::{
 use tonic::{Code, Request, Status, service::Interceptor};
 
 use super::{ServerError, socket::Admission};
-use crate::wire::{Failure, INCARNATION};
+use crate::{
+    random,
+    wire::{Failure, INCARNATION},
+};
 
 /// 32 random bytes in hexadecimal.
 pub(super) fn token() -> io::Result<String> {
-    let mut bytes = [0_u8; 32];
-    fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(random::bytes::<32>()?.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The token that a killed server has left in its file, if nobody else can have read or written it.

@@ -38,8 +38,16 @@ pub const WINDOW: u32 = 64 << 20;
 pub const FRAME: u32 = (1 << 24) - 1;
 /// Bytes of one record batch on the wire (a single cell may be larger).
 pub const BATCH_BYTES: usize = 8 << 20;
-/// Gets through shared memory that one reader has open.
+/// Gets through shared memory, or through UCX, that one reader has open.
 pub const GRANTS: usize = 65_536;
+/// Readers through UCX at once.
+pub const READERS: usize = 4096;
+/// A reader through UCX that cannot be reached within this is not let in.
+pub const CONNECT: Duration = Duration::from_secs(5);
+/// Messages that a reader through UCX asks for at once.
+pub const SENDS: usize = 1024;
+/// Messages that are on their way to one reader through UCX, whether it takes them or not.
+pub const SENDING: usize = 65_536;
 /// Bytes of what a process of the host says before it has shown the token.
 pub const ENTER_BYTES: usize = 4 << 10;
 /// Puts that one process of the host has reserved room for and not filled.

@@ -28,12 +28,14 @@
 //! *Copies.* A get: pieces of 1 MiB or more are sent from where they lie; smaller ones, and several columns of one ticket,
 //! are gathered first (one copy); what is below 4 KiB is copied beside the headers. A put: gRPC assembles the
 //! message (one copy), its body moves to 64 bytes unless it lies there by chance (one copy), and the cells are taken
-//! out of it into buffers of the unit that hold nothing else (one copy).
+//! out of it into buffers of the unit that hold nothing else (one copy). Readers of the same host, and those through UCX
+//! ([`Options::ucx`]), are told where cells lie: nothing is copied here.
 
 pub(crate) mod control;
 mod error;
 mod gang;
 pub(crate) mod gate;
+mod granting;
 pub mod limits;
 pub(crate) mod listing;
 pub(crate) mod reading;
@@ -43,6 +45,8 @@ pub(crate) mod shm;
 mod socket;
 #[cfg(test)]
 mod tests;
+#[cfg_attr(not(feature = "ucx"), path = "without_ucx.rs")]
+pub(crate) mod ucx;
 pub(crate) mod writing;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -56,8 +60,11 @@ use tokio::{
 
 pub use self::error::ServerError;
 pub(crate) use self::service::Service;
-pub use crate::wire::tls::ServerTls;
 use crate::{store::Store, wire};
+pub use crate::{
+    ucx::{Ucx, UcxReads, UcxTransport},
+    wire::tls::ServerTls,
+};
 
 /// How a server is set up.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +83,8 @@ pub struct Options {
     pub message_bytes: usize,
     /// Connections at once.
     pub connections: usize,
+    /// Give bytes away through UCX as well. Refused in a build without the feature `ucx`.
+    pub ucx: Option<Ucx>,
 }
 
 impl Default for Options {
@@ -87,6 +96,7 @@ impl Default for Options {
             token_file: None,
             message_bytes: limits::MESSAGE_BYTES,
             connections: limits::CONNECTIONS,
+            ucx: None,
         }
     }
 }
@@ -101,13 +111,16 @@ pub struct Server {
     token_file: Option<PathBuf>,
     stop: Option<oneshot::Sender<()>>,
     runtime: Option<Runtime>,
+    /// After the runtime, in the order of drops: it ends when nobody asks any more.
+    #[cfg_attr(not(test), expect(dead_code, reason = "it is kept to be dropped here; tests look at it"))]
+    pub(crate) ucx: Option<Arc<ucx::Ucx>>,
 }
 
 /// Serves a store.
 ///
 /// # Errors
 /// [`ServerError`] when the address is taken, or not loopback without `tls` or `insecure`; when the certificates cannot be
-/// used, or the token file cannot be written.
+/// used, or the token file cannot be written; when nothing can be given away through UCX and it is asked for.
 pub fn serve(store: &Store, options: &Options) -> Result<Server, ServerError> {
     serve_program(store, options, None)
 }
@@ -147,9 +160,18 @@ pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, S
     if let Some(path) = &options.token_file {
         gate::write(path, &token)?;
     }
+    if let Some(chosen) = &options.ucx {
+        let refused = |why| ServerError::Ucx { address, why };
+        if !service.store.units().can_be_mapped() {
+            let why = "the store's bytes lie on the heap, expected shared memory (`shared`) or files (`durability`)";
+            return Err(refused(why.to_owned()));
+        }
+        service.ucx = Some(ucx::Ucx::start(chosen).map_err(refused)?);
+    }
     if let Some(listener) = near(&runtime, &mut service, address.port()) {
         runtime.spawn(shm::serve(listener, service.clone(), token.clone(), options.connections));
     }
+    let ucx = service.ucx.clone();
     let gate = gate::Gate::new(&token, service.incarnation, options.connections);
     let guarded = tonic::service::interceptor::InterceptedService::new(sending::Sending::new(service), gate);
     let (stop, stopping) = oneshot::channel::<()>();
@@ -173,7 +195,8 @@ pub(crate) fn start(mut service: Service, options: &Options) -> Result<Server, S
     });
     let token_file = options.token_file.clone();
     let scheme = if options.tls.is_some() { "grpc+tls" } else { "grpc" };
-    Ok(Server { url: format!("{scheme}://{address}"), token, token_file, stop: Some(stop), runtime: Some(runtime) })
+    let url = format!("{scheme}://{address}");
+    Ok(Server { url, token, token_file, stop: Some(stop), runtime: Some(runtime), ucx })
 }
 
 /// Where readers on this host come in, if the store's bytes lie where they can be mapped.

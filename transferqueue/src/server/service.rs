@@ -9,7 +9,7 @@ use arrow_flight::{
 use futures::{StreamExt, stream, stream::BoxStream};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use super::{Program, control, limits, listing, writing};
+use super::{Program, control, limits, listing, ucx::Ucx, writing};
 use crate::{
     catalog::{command::Request as Call, definition::Partition},
     error::Error,
@@ -32,6 +32,8 @@ pub(crate) struct Service {
     pub(crate) message_bytes: usize,
     /// Where readers on this host come in.
     pub(crate) shm: Option<String>,
+    /// Where readers through UCX do.
+    pub(crate) ucx: Option<Arc<Ucx>>,
 }
 
 impl Service {
@@ -39,7 +41,7 @@ impl Service {
     pub(crate) fn over(store: &Store, incarnation: u64, message_bytes: usize) -> Self {
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
-        Self { store: store.clone(), describe, program: None, incarnation, message_bytes, shm: None }
+        Self { store: store.clone(), describe, program: None, incarnation, message_bytes, shm: None, ucx: None }
     }
 
     /// Asks the store once.

@@ -24,6 +24,7 @@ pub mod shm;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
+pub mod ucx;
 
 use bytes::Bytes;
 
@@ -66,10 +67,12 @@ pub mod action {
     pub const INSPECT: &str = "tq.inspect";
     /// [`Meet`](super::Meet) → [`Met`](super::Met), or *later*: some rank has not come within `wait_ms`.
     pub const MEET: &str = "tq.meet";
+    /// [`ucx::Ask`](super::ucx::Ask) → [`ucx::Say`](super::ucx::Say); an entry is answered by a stream that lasts.
+    pub const UCX: &str = "tq.ucx";
     /// A message between the program's own processes; the store carries it and does not look inside.
     pub const PROGRAM: &str = "tq.program";
     /// All of them, with what they do, for `ListActions`.
-    pub const ALL: [(&str, &str); 12] = [
+    pub const ALL: [(&str, &str); 13] = [
         (HANDSHAKE, "protocol, incarnation, features"),
         (CALL, "a numbered command of a session"),
         (RESOLVE, "a pointer to rows and columns"),
@@ -81,6 +84,7 @@ pub mod action {
         (STOP, "stop the run for everyone"),
         (INSPECT, "status, tasks, columns, ledger, partitions, sessions, versions, peek"),
         (MEET, "a round of a gang: sums of vectors, messages of each rank"),
+        (UCX, "cells that are read through UCX"),
         (PROGRAM, "a message between the program's own processes"),
     ];
 }
@@ -115,6 +119,9 @@ pub struct Welcome {
     /// Where readers on the same host find its memory (the name of an abstract Unix socket), if it can be mapped.
     #[prost(string, optional, tag = "5")]
     pub shm: Option<String>,
+    /// How it gives bytes away through UCX, if it does.
+    #[prost(message, optional, tag = "6")]
+    pub ucx: Option<ucx::Offer>,
 }
 
 /// A command.

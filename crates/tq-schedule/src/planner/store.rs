@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tq_config::{Node, Refusal, Refusals};
-use transferqueue::{Durability, unit::Units};
+use transferqueue::{Durability, client::Choice, unit::Units};
 
 use super::section;
 use crate::{
@@ -47,6 +47,14 @@ pub(super) fn plan(pipeline: &Node, refusals: &mut Refusals) -> Store {
     let patience = given.patience.unwrap_or_else(patience);
     if !(1..=MOST_PATIENCE).contains(&patience) {
         refuse("store.patience", format!("{patience} seconds"), "from 1 to 86400");
+    }
+    if !given.transport.is_built() {
+        let found = format!("`{}`, which this program was built without", given.transport);
+        refuse("store.transport", found, "a program built with the feature `ucx`, or `auto`, `flight`, `shm`");
+    }
+    if given.transport == Choice::Ucx && given.tls.is_some() {
+        let found = "`ucx`, which encrypts nothing, beside `store.tls`".to_owned();
+        refuse("store.transport", found, "another transport, or `store.insecure: true` instead of `store.tls`");
     }
     let store = Store {
         budget: given.budget.map(|bytes| bytes.0),

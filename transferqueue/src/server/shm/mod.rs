@@ -8,7 +8,7 @@
 mod rooms;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs::File,
     io,
     os::{
@@ -28,17 +28,19 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{control, gate, limits, reading, service::Service, writing};
+use super::{
+    control, gate,
+    granting::{self, Grants, Unlocated},
+    limits,
+    service::Service,
+    writing,
+};
 use crate::{
-    arrow_map,
-    catalog::command::ColumnRef,
     error::Error,
-    schema::Column,
-    transport::View,
     unit::arena::{Backed, Watch},
     wire::{
         self, Answer, Failure, Nothing,
-        shm::{Ask, DESCRIPTORS, Enter, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word},
+        shm::{Ask, DESCRIPTORS, Enter, Place, Question, Reserve, Room, Say, Segments, Word},
     },
 };
 
@@ -96,14 +98,11 @@ fn is_ours(stream: &UnixStream) -> bool {
 pub(crate) struct Neighbour {
     stream: UnixStream,
     service: Service,
-    /// What is held for it.
-    grants: HashMap<u64, Vec<View>>,
+    grants: Grants,
     /// Where it is writing.
     rooms: Rooms,
     /// Segments it has been sent, to be read and to be filled.
     sent: [BTreeMap<u64, Watch>; 2],
-    /// The last grant's number.
-    last: u64,
 }
 
 /// What a segment is sent for.
@@ -116,7 +115,7 @@ enum Access {
 impl Neighbour {
     pub(crate) fn new(stream: UnixStream, service: Service) -> Self {
         let rooms = Rooms::new(service.store.units().clone());
-        Self { stream, service, grants: HashMap::new(), rooms, sent: Default::default(), last: 0 }
+        Self { stream, service, grants: Grants::default(), rooms, sent: Default::default() }
     }
 
     /// Answers until it leaves, or is sent away.
@@ -136,13 +135,10 @@ impl Neighbour {
             let word = match ask.question {
                 Some(Question::Enter(enter)) => self.enter(&enter, token),
                 Some(Question::Release(grant)) => {
-                    self.grants.remove(&grant);
+                    self.grants.release(grant);
                     continue;
                 }
-                Some(Question::Get(pointer)) => match self.get(pointer).await? {
-                    Ok(word) => word,
-                    Err(error) => Word::Failure(Failure::of(&error)),
-                },
+                Some(Question::Get(pointer)) => self.get(pointer).await?,
                 Some(Question::Reserve(ask)) => match self.reserve(ask).await? {
                     Ok(word) => word,
                     Err(error) => Word::Failure(Failure::of(&error)),
@@ -199,32 +195,15 @@ impl Neighbour {
         Word::Welcome(Nothing {})
     }
 
-    async fn get(&mut self, pointer: wire::Pointer) -> io::Result<Result<Word, Error>> {
-        if self.grants.len() >= limits::GRANTS || pointer.runs.len() > limits::RUNS {
-            let why = format!(
-                "{} gets are open, and this one has {} runs; at most {} and {}",
-                self.grants.len(),
-                pointer.runs.len(),
-                limits::GRANTS,
-                limits::RUNS
-            );
-            return Ok(Ok(Word::Failure(Failure::other(why))));
-        }
-        let (column, views) = match ColumnRef::try_from(pointer).map_err(Failure::other) {
-            Ok(pointer) => match reading::read(&self.service, pointer) {
-                Ok(read) => read,
-                Err(error) => return Ok(Err(error)),
-            },
-            Err(failure) => return Ok(Ok(Word::Failure(failure))),
+    async fn get(&mut self, pointer: wire::Pointer) -> io::Result<Word> {
+        let mut located = match self.grants.locate(&self.service, pointer, granting::all_values) {
+            Ok(located) => located,
+            Err(Unlocated::Elsewhere(why)) => return Ok(Word::Elsewhere(why)),
+            Err(Unlocated::Failure(failure)) => return Ok(Word::Failure(failure)),
         };
-        let mut segments = BTreeMap::new();
-        let pieces: Option<Vec<Piece>> = views.iter().map(|view| self.piece(view, &mut segments)).collect();
-        let Some(pieces) = pieces else {
-            let why = format!("cells of column `{}` lie outside of shared memory", column.name);
-            return Ok(Ok(Word::Elsewhere(why)));
-        };
-        self.introduce(segments, Access::Read).await?;
-        Ok(Ok(self.grant(&column, pieces, views)))
+        self.introduce(std::mem::take(&mut located.segments), Access::Read).await?;
+        let gone = self.gone();
+        Ok(Word::Granted(self.grants.hold(located, gone)))
     }
 
     /// Room for the cells of a put.
@@ -237,23 +216,6 @@ impl Neighbour {
         let place = Place { segment: backed.id(), at: backed.at as u64, len: ask.offsets + ask.values };
         self.introduce(BTreeMap::from([(place.segment, backed)]), Access::Fill).await?;
         Ok(Ok(Word::Room(Room { place, gone: self.gone() })))
-    }
-
-    /// Where a view lies; the segments are collected.
-    fn piece(&self, view: &View, segments: &mut BTreeMap<u64, Backed>) -> Option<Piece> {
-        let mut place = |bytes: &[u8]| {
-            if bytes.is_empty() {
-                return Some(None);
-            }
-            let backed = self.service.store.units().backed(bytes)?;
-            let place = Place { segment: backed.id(), at: backed.at as u64, len: bytes.len() as u64 };
-            segments.entry(place.segment).or_insert(backed);
-            Some(Some(place))
-        };
-        let array = view.array();
-        let offsets = place(arrow_map::offset_bytes(array))?;
-        let values = place(arrow_map::leaf_bytes(array)?)?;
-        Some(Piece { rows: array.len() as u32, offsets, values })
     }
 
     /// Sends the segments that this worker has not seen.
@@ -274,16 +236,9 @@ impl Neighbour {
         Ok(())
     }
 
-    fn grant(&mut self, column: &Column, pieces: Vec<Piece>, views: Vec<View>) -> Word {
-        self.last += 1;
-        self.grants.insert(self.last, views);
-        Word::Granted(Granted { grant: self.last, column: wire::json(column), pieces, gone: self.gone() })
-    }
-
     /// Segments it has been sent that are gone.
     fn gone(&mut self) -> Vec<u64> {
-        let gone = self.sent.iter_mut().flat_map(|sent| sent.extract_if(.., |_, segment| !segment.is_there()));
-        gone.map(|(id, _)| id).collect()
+        self.sent.iter_mut().flat_map(granting::gone).collect()
     }
 
     /// How long the next frame is; `None` at the end.

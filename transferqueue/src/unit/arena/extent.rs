@@ -4,7 +4,10 @@ use std::{fs::File, panic::RefUnwindSafe, sync::Arc};
 
 use arrow::{array::ArrayRef, buffer::Buffer};
 
-use super::{mapping::Mapping, places::Backed};
+use super::{
+    mapping::Mapping,
+    places::{Backed, Farewells},
+};
 use crate::{
     arrow_map::{self, MapError},
     schema::Column,
@@ -57,7 +60,10 @@ pub(super) const ALIGN: usize = 64;
 
 /// A segment as its ranges know it.
 pub(super) trait Room: Send + Sync + RefUnwindSafe + 'static {
-    fn mapping(&self) -> &Mapping;
+    fn mapping(&self) -> &Arc<Mapping>;
+
+    /// Who is to be told when the segment goes.
+    fn farewells(&self) -> &Farewells;
 
     /// What backs the mapping.
     fn file(&self) -> &File;

@@ -26,7 +26,7 @@ use super::{
     extent::{ALIGN, Extent, Layout, Room},
     free::Free,
     mapping::Mapping,
-    places::{self, Places},
+    places::{self, Farewells, Places},
 };
 use crate::{arrow_map, schema::Column};
 
@@ -66,9 +66,10 @@ pub(super) struct Segment {
     number: u64,
     id: u64,
     file: File,
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     huge: bool,
     pool: Weak<Pool>,
+    farewells: Farewells,
 }
 
 impl State {
@@ -233,8 +234,8 @@ impl Segment {
             Ok(file) => (file, true),
             Err(_) => (file(bytes, MemfdFlags::empty()).map_err(failed("reserve it"))?, false),
         };
-        let mapping = Mapping::over(&file, true).map_err(failed("map it"))?;
-        Ok(Self { number, id: places::next(), file, mapping, huge, pool })
+        let mapping = Arc::new(Mapping::over(&file, true).map_err(failed("map it"))?);
+        Ok(Self { number, id: places::next(), file, mapping, huge, pool, farewells: Farewells::default() })
     }
 
     /// Gives the whole pages of a free range back, which nobody will fill again.
@@ -269,8 +270,12 @@ fn available() -> u64 {
 }
 
 impl Room for Segment {
-    fn mapping(&self) -> &Mapping {
+    fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    fn farewells(&self) -> &Farewells {
+        &self.farewells
     }
 
     fn file(&self) -> &File {

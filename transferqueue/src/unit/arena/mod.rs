@@ -22,6 +22,7 @@ mod mapped;
 mod mapping;
 mod memory;
 mod places;
+mod region;
 mod reserved;
 mod segment;
 #[cfg(test)]
@@ -51,6 +52,7 @@ pub(crate) use self::{
     index::Entry,
     memory::Memory,
     places::{Backed, Places, Watch},
+    region::Region,
     reserved::{Filled, Filler, Reserved},
 };
 use crate::{

@@ -6,12 +6,12 @@ use std::{
     io,
     os::fd::AsRawFd,
     sync::{
-        Arc, RwLock, Weak,
+        Arc, Mutex, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use super::extent::Room;
+use super::{Region, extent::Room};
 
 /// The segments of one arena by their address in this process; clones share them.
 #[derive(Clone, Default)]
@@ -82,6 +82,32 @@ impl Backed {
         Watch(Arc::downgrade(&self.room))
     }
 }
+
+#[cfg_attr(not(feature = "ucx"), allow(dead_code, reason = "UCX registers segments"))]
+impl Backed {
+    /// The whole segment, to be read by whoever is given leave.
+    pub(crate) fn region(&self) -> Region {
+        Region::over(self.room.mapping())
+    }
+
+    /// Calls `tell` when the segment goes.
+    pub(crate) fn when_gone(&self, tell: impl FnOnce() + Send + 'static) {
+        self.room.farewells().0.lock().expect(UNPOISONED).push(Box::new(tell));
+    }
+}
+
+/// Who is to be told when a segment goes: it tells them as it is dropped.
+#[derive(Default)]
+pub(super) struct Farewells(Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+
+impl Drop for Farewells {
+    fn drop(&mut self) {
+        let all = self.0.get_mut().expect(UNPOISONED);
+        std::mem::take(all).into_iter().for_each(|tell| tell());
+    }
+}
+
+const UNPOISONED: &str = "invariant: nothing panics under this lock";
 
 /// Knows a segment, and holds nothing of it.
 pub(crate) struct Watch(Weak<dyn Room>);

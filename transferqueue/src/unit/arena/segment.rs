@@ -17,7 +17,7 @@ use super::{
     extent::{ALIGN, Room},
     index::{self, Entry},
     mapping::Mapping,
-    places,
+    places::{self, Farewells},
 };
 
 pub(super) const DATA: &str = "data";
@@ -26,7 +26,7 @@ pub(super) const INDEX: &str = "index";
 pub(super) struct Segment {
     number: u64,
     id: u64,
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     data: File,
     data_path: PathBuf,
     disk: Arc<dyn Disk>,
@@ -36,6 +36,7 @@ pub(super) struct Segment {
     sealed: AtomicBool,
     /// Set while what is let go is to stay in the file.
     closing: Arc<AtomicBool>,
+    farewells: Farewells,
 }
 
 struct State {
@@ -103,7 +104,7 @@ impl Segment {
         (index, index_path): (File, PathBuf),
         payloads: usize,
     ) -> Result<Arc<Self>, ArenaError> {
-        let mapping = Mapping::over(&data, false).map_err(ArenaError::io(&data_path, "map it"))?;
+        let mapping = Arc::new(Mapping::over(&data, false).map_err(ArenaError::io(&data_path, "map it"))?);
         let end = if payloads > 0 { mapping.len() } else { 0 };
         let state = Mutex::new(State { end, payloads, pending: BTreeSet::new(), index, lines: 0 });
         let (disk, closing, sealed) = (disk.clone(), closing.clone(), AtomicBool::new(false));
@@ -118,6 +119,7 @@ impl Segment {
             index_path,
             sealed,
             closing,
+            farewells: Farewells::default(),
         }))
     }
 
@@ -198,8 +200,12 @@ impl Segment {
 }
 
 impl Room for Segment {
-    fn mapping(&self) -> &Mapping {
+    fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    fn farewells(&self) -> &Farewells {
+        &self.farewells
     }
 
     fn file(&self) -> &File {
