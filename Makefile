@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx bench-ucx
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench bench-gpu test-gpu sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx bench-ucx
 
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -40,6 +40,14 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) build --release -p tq-benches
 	@status=0; for name in plane near flight catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
+
+# Without a GPU it says so and exits with 77. It needs no libtorch, and its binary runs wherever there is a driver.
+bench-gpu: ## copies between a store and a CUDA device beside bare copies of pinned memory; exits 77 without a device
+	$(CARGO) build --release -p tq-benches --bin gpu
+	@$(CARGO) run --quiet --release -p tq-benches --bin gpu
+
+test-gpu: nextest ## what needs a CUDA device: every dtype there and back, copies whose cells go meanwhile, 1,000 segments
+	$(CARGO) nextest run -p tq-cuda --run-ignored all --no-fail-fast --success-output immediate
 
 sim: setup nextest ## 10,000 seeds each: schedules through the catalog, workers and faults around a served store; 20,000 histories beside a model
 	TQ_SIM_SCHEDULES=10000 $(CARGO) nextest run --workspace -E 'package(transferqueue) and test(simulation)' --success-output immediate

@@ -4,6 +4,8 @@
 //! `better`: whether more or less is better, that is on which side of the budget the figure must lie), and printed. A
 //! missed budget fails the run unless `docs/known-gaps.md` names it as `` `<name>: <case>` ``.
 
+pub mod served;
+
 use std::{
     fs,
     hint::black_box,

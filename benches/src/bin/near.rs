@@ -9,91 +9,26 @@
 use std::{
     env,
     hint::black_box,
-    io::{BufRead, BufReader, Write},
-    process::{Child, Command, ExitCode, Stdio},
-    sync::Arc,
+    process::ExitCode,
     time::{Duration, Instant},
 };
 
-use arrow::{
-    array::{ArrayRef, FixedSizeListArray, UInt64Array},
-    datatypes::DataType,
+use arrow::array::ArrayRef;
+use tq_benches::{
+    Better, GIB, Report, Row, median,
+    served::{SERVE, Served, cell, definition, serve},
+    sum,
 };
-use tq_benches::{Better, GIB, Report, Row, median, sum};
-use transferqueue::{
-    Column, Definition, Dtype, Kind, NewRow, Options, Outputs, Session, Store, arrow_map,
-    catalog::definition::{Birth, Partition, Task},
-    client::{self, Choice, Remote},
-    server,
-};
+use transferqueue::{NewRow, Outputs, Session, client::Choice};
 
 const ROUNDS: usize = 5;
 const EACH: usize = 512 << 20;
 const SIZES: [usize; 5] = [64 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
 /// Small puts and gets that are timed one by one.
 const SMALL: usize = 2_000;
-/// The argument that makes this program the store.
-const SERVE: &str = "serve";
-
-fn kind(bytes: usize) -> Kind {
-    Kind::Dense { dtype: Dtype::U64, shape: vec![bytes / 8] }
-}
-
-/// A partition for cells of each size, and a task that reads them.
-fn definition() -> Definition {
-    let sizes = || [8].into_iter().chain(SIZES);
-    let partition = |bytes: usize| Partition {
-        name: format!("{bytes}"),
-        columns: vec![Column::new("x", kind(bytes))],
-        birth: Birth::Put { capacity: None },
-    };
-    let task =
-        |bytes: usize| Task { reads: vec!["x".into()], ..Task::new(format!("read-{bytes}"), format!("{bytes}")) };
-    Definition {
-        partitions: sizes().map(partition).collect(),
-        tasks: sizes().map(task).collect(),
-        ..Definition::default()
-    }
-}
-
-/// Serves until its standard input ends.
-fn serve() {
-    let options = Options { shared: true, arena_segment_bytes: 64 << 20, ..Options::default() };
-    let store = Store::create(definition(), options).expect("a store");
-    let server = server::serve(&store, &server::Options::default()).expect("a server");
-    let mut said = std::io::stdout();
-    writeln!(said, "{}\n{}", server.url(), server.token()).and_then(|()| said.flush()).expect("someone listens");
-    std::io::stdin().lines().for_each(drop);
-}
-
-/// The store's process; it ends with its standard input.
-struct Served {
-    process: Child,
-    url: String,
-    token: String,
-}
-
-impl Served {
-    fn start() -> Self {
-        let program = env::current_exe().expect("this program");
-        let (input, output) = (Stdio::piped(), Stdio::piped());
-        let mut process = Command::new(program).arg(SERVE).stdin(input).stdout(output).spawn().expect("a process");
-        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
-        let [url, token] = [0, 1].map(|_| lines.next().expect("a line").expect("text"));
-        Self { process, url, token }
-    }
-
-    fn connect(&self, transport: Choice) -> Session {
-        let options = client::Options { transport, ..client::Options::default() };
-        Remote::connect(&self.url, &self.token, options).and_then(|remote| remote.session("bench")).expect("a session")
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        drop(self.process.stdin.take());
-        drop(self.process.wait());
-    }
+/// Of all cells.
+fn sizes() -> Vec<usize> {
+    [8].into_iter().chain(SIZES).collect()
 }
 
 /// One cell, put and read again and again.
@@ -106,8 +41,7 @@ struct Cell {
 impl Cell {
     fn new(bytes: usize) -> Self {
         let values: Vec<u64> = (0..bytes as u64 / 8).collect();
-        let DataType::FixedSizeList(item, len) = arrow_map::storage(&kind(bytes)) else { unreachable!("a tensor") };
-        let array = Arc::new(FixedSizeListArray::new(item, len, Arc::new(UInt64Array::from(values.clone())), None));
+        let array = cell(values.clone());
         Self { bytes, values, array }
     }
 
@@ -201,7 +135,7 @@ fn small(report: &mut Report, near: &Session, far: &Session) {
 
 fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some(SERVE) {
-        serve();
+        serve(definition(&sizes()), |_, _| String::new());
         return ExitCode::SUCCESS;
     }
     let served = Served::start();

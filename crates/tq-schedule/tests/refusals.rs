@@ -5,6 +5,7 @@ mod common;
 
 use common::{plan, plan_text};
 use tq_schedule::plan::OnLost;
+use transferqueue::client::Choice;
 
 const RIGHT: &str = "\
 partitions:
@@ -52,6 +53,21 @@ fn a_stage_resumes_what_it_has_begun_where_it_can_and_the_pipeline_says_so() {
 fn the_right_pipeline_is_not_refused() {
     let plan = plan_text(RIGHT, "right.yaml", &[]).unwrap();
     assert_eq!(plan.notes, []);
+}
+
+#[test]
+fn ucx_is_refused_where_the_program_lacks_it_and_beside_encryption() {
+    let store = |rest: &str| format!("schedule: on_policy\nstore: {{transport: ucx{rest}}}");
+    let tls = ", listen: \"127.0.0.1:1\", tls: {cert: a.pem, key: a.key}";
+    let said = refused("schedule: on_policy", &store(tls), &[]);
+    assert!(said.contains("which encrypts nothing, beside `store.tls`"), "{said}");
+    let lacks = "which this program was built without";
+    assert_eq!(said.contains(lacks), !Choice::Ucx.is_built(), "{said}");
+    let text = RIGHT.replacen("schedule: on_policy", &store(""), 1);
+    match plan_text(&text, "right.yaml", &[]) {
+        Ok(plan) => assert!(Choice::Ucx.is_built() && plan.store.transport == Choice::Ucx),
+        Err(error) => assert!(!Choice::Ucx.is_built() && error.to_string().contains(lacks), "{error}"),
+    }
 }
 
 macro_rules! wrong {

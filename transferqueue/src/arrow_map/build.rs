@@ -68,7 +68,8 @@ pub(crate) fn from_buffers(
     Ok(make_array(parts.build().map_err(|error| wrong(error.to_string()))?))
 }
 
-fn offset_buffer(column: &str, lens: &[usize]) -> Result<Buffer, MapError> {
+/// The offsets of cells of such lengths: in steps of the first axis, or bytes.
+pub(crate) fn offset_buffer(column: &str, lens: &[usize]) -> Result<Buffer, MapError> {
     let found = lens.iter().try_fold(0usize, |sum, len| sum.checked_add(*len)).unwrap_or(usize::MAX);
     if found > LIMIT {
         return Err(MapError::TooLarge { column: column.to_owned(), found, limit: LIMIT });

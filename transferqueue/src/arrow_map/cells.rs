@@ -59,11 +59,12 @@ pub(crate) fn leaf_bytes(array: &dyn Array) -> Option<&[u8]> {
 }
 
 /// Of the [`leaf_bytes`] of an array, those of its own cells: the first offset says where they begin, the last where they end.
-#[cfg_attr(not(feature = "ucx"), allow(dead_code, reason = "UCX carries an array's own cells alone"))]
-pub(crate) fn cell_bytes<'a>(column: &Column, array: &'a ArrayRef) -> Option<&'a [u8]> {
-    let (all, unit) = (leaf_bytes(array)?, step_bytes(&column.kind));
+pub(crate) fn own_bytes(array: &dyn Array) -> Option<&[u8]> {
+    let all = leaf_bytes(array)?;
     let Some(offsets) = offsets(array) else { return Some(all) };
-    all.get(*offsets.first()? as usize * unit..*offsets.last()? as usize * unit)
+    let steps = array.as_list_opt::<i32>().map_or(all.len(), |list| list.values().len());
+    let step = all.len().checked_div(steps).unwrap_or_default();
+    all.get(*offsets.first()? as usize * step..*offsets.get(array.len())? as usize * step)
 }
 
 /// Payload bytes of each cell (without offsets).

@@ -30,10 +30,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-pub(crate) use build::{bytes_array, dense_array, from_buffers, ragged_array};
+pub(crate) use build::{bytes_array, dense_array, from_buffers, offset_buffer, ragged_array};
 pub use cells::sizes;
 pub(crate) use cells::{
-    cell_bytes, check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, plain, step_bytes, tight,
+    check, copy, inner_len, is_plain, leaf_bytes, offset_bytes, offsets, own_bytes, plain, step_bytes, tight,
 };
 
 use crate::schema::{Column, Dtype, Kind};

@@ -178,6 +178,14 @@ impl Batch {
         Json::new(self.find(column)?)
     }
 
+    /// The views that make up a column, in the order of the rows: for whoever takes bytes as they lie.
+    ///
+    /// # Errors
+    /// [`BatchError::Unknown`].
+    pub fn views(&self, column: &str) -> Result<&[View], BatchError> {
+        Ok(self.find(column)?.views())
+    }
+
     /// Some consecutive rows, as a batch of its own; no byte is copied.
     ///
     /// # Panics

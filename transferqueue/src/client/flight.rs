@@ -17,7 +17,7 @@ use futures::{StreamExt, stream};
 use prost::Message;
 use tonic::Status;
 
-use super::{Inner, channel::Attempts, incoming::Incoming, lane::Lane, runtime::block_on};
+use super::{Inner, channel::Attempts, incoming::Incoming, lane::Lane, pool::Block, runtime::block_on};
 use crate::{
     arrow_map,
     catalog::command::ColumnRef,
@@ -167,29 +167,52 @@ pub(crate) fn checked(schema: Option<SchemaRef>, arrays: &[ArrayRef], rows: u64)
     arrays.iter().map(|array| aligned(&column, array)).collect::<Result<_, _>>().map_err(|error| error.to_string())
 }
 
-/// A put that has its number, and may be sent again under it, whichever way.
+/// A put that may be sent again, whichever way.
 pub(super) struct Begun<'a> {
     pub(super) column: &'a Column,
     pub(super) array: ArrayRef,
+    pub(super) numbered: Numbered<'a>,
+}
+
+/// A put that has its number.
+pub(super) struct Numbered<'a> {
     pub(super) put: wire::Put,
+    column: &'a Column,
     lane: Arc<Lane>,
 }
 
 impl Begun<'_> {
     /// The cells lie where the store says.
     pub(super) fn end(self, placed: wire::Placed) -> Result<Placed, TransportError> {
+        self.numbered.end(placed, self.array.len())
+    }
+}
+
+impl Numbered<'_> {
+    /// So many cells lie where the store says.
+    pub(super) fn end(self, placed: wire::Placed, rows: usize) -> Result<Placed, TransportError> {
         let travel = |why| TransportError::Travel { column: self.column.name.clone(), why };
-        let (chunk, slot, sizes) = placed.read(self.array.len()).map_err(travel)?;
+        let (chunk, slot, sizes) = placed.read(rows).map_err(travel)?;
         let hold = Hold { lane: self.lane, spot: Spot { chunk: chunk.0, slot } };
         Ok(Placed { chunk, slot, sizes, hold: Box::new(hold) })
     }
 }
 
 impl Flight {
-    /// Numbers a put. Refuses cells as the unit would, before a byte travels.
+    /// Memory for so many bytes that are to be sent.
+    pub(super) fn memory(&self, len: usize) -> Block {
+        self.client.pool.take(len)
+    }
+
+    /// Begins a put. Refuses cells as the unit would, before a byte travels.
     pub(super) fn begin<'a>(&self, target: Target<'a>, array: ArrayRef) -> Result<Begun<'a>, TransportError> {
+        arrow_map::check(target.column, &array).map_err(|error| TransportError::Unit(UnitError::Map(error)))?;
+        Ok(Begun { column: target.column, array, numbered: self.number(target)? })
+    }
+
+    /// Numbers a put.
+    pub(super) fn number<'a>(&self, target: Target<'a>) -> Result<Numbered<'a>, TransportError> {
         let column = target.column;
-        arrow_map::check(column, &array).map_err(|error| TransportError::Unit(UnitError::Map(error)))?;
         let travel = |error: Error| TransportError::Travel { column: column.name.clone(), why: error.to_string() };
         let lane = self.client.lane(self.session).map_err(travel)?;
         let put = wire::Put {
@@ -199,18 +222,18 @@ impl Flight {
             number: lane.put(),
             partial: target.purpose == Purpose::Partial,
         };
-        Ok(Begun { column, array, put, lane })
+        Ok(Numbered { put, column, lane })
     }
 
     /// Sends the cells of a put.
     pub(super) fn send(&self, begun: &Begun<'_>) -> Result<wire::Placed, TransportError> {
-        let Begun { column, array, put, .. } = begun;
+        let Begun { column, array, numbered } = begun;
         let map = |error| TransportError::Unit(UnitError::Map(error));
         let travel = |why: String| TransportError::Travel { column: column.name.clone(), why };
         let array = arrow_map::tight(column, array).map_err(map)?;
         let schema = Arc::new(Schema::new(vec![arrow_map::field(column).map_err(map)?]));
         let batch = RecordBatch::try_new(schema, vec![array]).map_err(|error| travel(error.to_string()))?;
-        let result = block_on(self.repeated(&column.name, "a put", || self.put_once(*put, batch.clone())))?;
+        let result = block_on(self.repeated(&column.name, "a put", || self.put_once(numbered.put, batch.clone())))?;
         wire::decode("place", &result.app_metadata).map_err(travel)
     }
 }

@@ -30,7 +30,7 @@ mod paths;
 pub(crate) mod pool;
 mod probe;
 mod runtime;
-mod shm;
+pub(crate) mod shm;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(not(feature = "ucx"), path = "without_ucx.rs")]

@@ -20,7 +20,10 @@ use super::{
 use crate::{
     catalog::command::ColumnRef,
     ids::{ColumnId, PartitionId},
-    transport::{Placed, Target, Transport, TransportError, View},
+    transport::{
+        Lens, Placed, Room, Target, Transport, TransportError, View,
+        room::{Place, Wanted, array, misfit},
+    },
     unit::OpenCell,
 };
 
@@ -95,6 +98,7 @@ pub(super) struct Counts {
     gets: Ways<AtomicU64>,
     puts: Ways<AtomicU64>,
     pub(super) calls: Ways<AtomicU64>,
+    rooms: Ways<AtomicU64>,
 }
 
 /// What went which way.
@@ -117,6 +121,8 @@ pub struct Traffic {
     pub puts: Ways,
     /// Commands, each as often as it was asked (one that had to wait, again when it was woken).
     pub calls: Ways,
+    /// Room that was asked for: in the store's memory, or in this process's own, to be sent.
+    pub rooms: Ways,
 }
 
 impl Counts {
@@ -126,7 +132,7 @@ impl Counts {
             ucx: ways.ucx.load(Ordering::Relaxed),
             flight: ways.flight.load(Ordering::Relaxed),
         };
-        Traffic { gets: read(&self.gets), puts: read(&self.puts), calls: read(&self.calls) }
+        Traffic { gets: read(&self.gets), puts: read(&self.puts), calls: read(&self.calls), rooms: read(&self.rooms) }
     }
 }
 
@@ -175,7 +181,11 @@ impl Paths {
     }
 
     /// Through shared memory, where there is any.
-    fn near<T>(&self, column: &str, ask: impl Fn(&Shm) -> Result<T, Otherwise>) -> Result<Option<T>, TransportError> {
+    fn near<T>(
+        &self,
+        column: &str,
+        ask: impl Fn(&Arc<Shm>) -> Result<T, Otherwise>,
+    ) -> Result<Option<T>, TransportError> {
         self.shm.as_ref().map_or(Ok(None), |shm| self.by(Choice::Shm, column, || ask(shm)))
     }
 }
@@ -191,7 +201,7 @@ impl Transport for Paths {
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
         let begun = self.flight.begin(target, array)?;
-        let near = self.near(&begun.column.name, |shm| shm.put(begun.put, begun.column, &begun.array))?;
+        let near = self.near(&begun.column.name, |shm| shm.put(begun.numbered.put, begun.column, &begun.array))?;
         let placed = match near {
             Some(placed) => {
                 self.counts.puts.shm.fetch_add(1, Ordering::Relaxed);
@@ -204,6 +214,43 @@ impl Transport for Paths {
             }
         };
         begun.end(placed)
+    }
+
+    fn reserve(&self, target: Target<'_>, lens: Lens<'_>) -> Result<Room, TransportError> {
+        let wanted = Wanted::of(target.column, lens).map_err(misfit)?;
+        let of = (target.partition.0, u32::from(target.id.0));
+        let near = self.near(&target.column.name, |shm| shm.room(of, &target.column.name, wanted.layout))?;
+        let Some(mut claim) = near else {
+            self.counts.rooms.flight.fetch_add(1, Ordering::Relaxed);
+            return Ok(Room::apart(target, wanted, |len| self.flight.memory(len)));
+        };
+        claim.fill_offsets(&wanted.offsets);
+        self.counts.rooms.shm.fetch_add(1, Ordering::Relaxed);
+        Ok(Room::new(target, wanted.layout, Place::Near(claim)))
+    }
+
+    fn put_room(&self, target: Target<'_>, room: Room) -> Result<Placed, TransportError> {
+        let rows = room.rows();
+        let claim = match (room.place_for(target)?, &self.shm) {
+            (Place::Near(claim), Some(shm)) if claim.is_of(shm) => claim,
+            (Place::Apart { offsets, values }, _) => {
+                return self.put(target, array(target.column, rows, offsets, values).map_err(misfit)?);
+            }
+            (Place::Here(..) | Place::Near(_), _) => return Err(TransportError::elsewhere(target.column)),
+        };
+        let shm = self.shm.as_ref().expect("invariant: the claim is of it");
+        let numbered = self.flight.number(target)?;
+        // Never another way: when the connection is lost, the store has taken the room back, and what was written there may be gone.
+        let placed = shm.fill(claim, numbered.put, &target.column.name).map_err(|otherwise| match otherwise {
+            Otherwise::Refused(error) => error,
+            Otherwise::Lost(why) | Otherwise::Elsewhere(why) => {
+                let why =
+                    format!("{why}: the cells went with the room they were in; reserve again, fill and put again");
+                TransportError::Travel { column: target.column.name.clone(), why }
+            }
+        })?;
+        self.counts.puts.shm.fetch_add(1, Ordering::Relaxed);
+        numbered.end(placed, rows)
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {

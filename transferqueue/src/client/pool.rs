@@ -45,7 +45,7 @@ impl State {
 }
 
 /// Memory for the body of one message. It begins on 64 bytes.
-pub(super) struct Block {
+pub(crate) struct Block {
     memory: MutableBuffer,
     len: usize,
     from: Weak<Shelf>,
@@ -63,9 +63,9 @@ impl Pool {
     }
 
     /// A block of so many bytes; what they are is to be overwritten.
-    pub(super) fn take(&self, len: usize) -> Block {
+    pub(crate) fn take(&self, len: usize) -> Block {
         let (memory, from) = match len {
-            ..POOLED => (MutableBuffer::from_len_zeroed(len), Weak::new()),
+            ..POOLED => return Block::alone(len),
             _ => {
                 let fresh = || MutableBuffer::from_len_zeroed(rounded(len));
                 (self.0.find(len).unwrap_or_else(fresh), Arc::downgrade(&self.0))
@@ -139,13 +139,18 @@ async fn watch(shelf: Weak<Shelf>, idle: Duration) {
 }
 
 impl Block {
+    /// Of no pool.
+    pub(crate) fn alone(len: usize) -> Self {
+        Self { memory: MutableBuffer::from_len_zeroed(len), len, from: Weak::new() }
+    }
+
     /// To be filled.
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory.as_slice_mut()[..self.len]
     }
 
     /// Filled; the block goes back to its pool with the last clone and slice of these bytes.
-    pub(super) fn freeze(self) -> Bytes {
+    pub(crate) fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
     }
 }

@@ -12,7 +12,7 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex, MutexGuard, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,11 +29,12 @@ use crate::{
     schema::Column,
     server::shm::abstract_name,
     transport::{TransportError, View},
-    unit::arena::{Fillable, Foreign, Layout},
+    unit::arena::{Fillable, Foreign, Layout, Lent},
     wire::{
         self, Call, Outcome, Pointer,
         shm::{
-            Ask, Bring, DESCRIPTORS, Enter, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments, Word,
+            Ask, Bring, DESCRIPTORS, Enter, FIRST_ROOM, Fill, Granted, Piece, Place, Question, Reserve, Room, Say,
+            Segments, Word,
         },
     },
 };
@@ -89,6 +90,45 @@ impl Drop for Grant {
     }
 }
 
+/// Room that a store has given to this process, until it is put; dropped, it is free again.
+pub(crate) struct Claim {
+    number: u64,
+    /// `None` once it is not this process's any more.
+    lent: Option<Lent>,
+    writing: Arc<Writing>,
+    of: Weak<Shm>,
+}
+
+impl Claim {
+    fn lent(&mut self) -> &mut Lent {
+        self.lent.as_mut().expect("invariant: a claim that is gone is not shown")
+    }
+
+    /// Writes the offsets of cells whose values are written in place.
+    pub(super) fn fill_offsets(&mut self, offsets: &[u8]) {
+        self.lent().fill_offsets(offsets);
+    }
+
+    /// The values' bytes, to be written in place.
+    pub(crate) fn values_mut(&mut self) -> &mut [u8] {
+        self.lent().values_mut()
+    }
+
+    /// Whether it was given over this way.
+    pub(super) fn is_of(&self, shm: &Arc<Shm>) -> bool {
+        std::ptr::eq(self.of.as_ptr(), Arc::as_ptr(shm))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.lent.take().is_some() {
+            // A store that does not hear this has ended, and its rooms with it.
+            drop(self.writing.ask(Question::Release(self.number)));
+        }
+    }
+}
+
 impl Writing {
     fn ask(&self, question: Question) -> io::Result<()> {
         let ask = Ask { question: Some(question) };
@@ -111,7 +151,7 @@ impl Shm {
             message_bytes,
             connection: Mutex::default(),
             calls: Default::default(),
-            rooms: AtomicU64::new(1),
+            rooms: AtomicU64::new(FIRST_ROOM),
         }
     }
 
@@ -130,24 +170,26 @@ impl Shm {
     }
 
     /// Puts checked cells: writes them where the store wants them.
-    pub(super) fn put(&self, put: wire::Put, column: &Column, array: &ArrayRef) -> Result<wire::Placed, Otherwise> {
+    pub(super) fn put(
+        self: &Arc<Self>,
+        put: wire::Put,
+        column: &Column,
+        array: &ArrayRef,
+    ) -> Result<wire::Placed, Otherwise> {
         let refused = |why| Otherwise::Refused(TransportError::Travel { column: column.name.clone(), why });
         let array = arrow_map::plain(column, array).map_err(|error| refused(error.to_string()))?;
         let layout = Layout::of(&array);
-        let (rows, offsets, values) = (layout.rows as u32, layout.offsets as u64, layout.values as u64);
         if layout.bytes() <= BRING_BYTES {
+            let rows = layout.rows as u32;
             let [offsets, values] =
                 [arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default()]
                     .map(bytes::Bytes::copy_from_slice);
             return self.placed(&column.name, Question::Bring(Bring { put, rows, offsets, values }));
         }
-        let room = self.rooms.fetch_add(1, Ordering::Relaxed);
-        let reserve = Reserve { room, partition: put.partition, column: put.column, rows, offsets, values };
-        let (place, segment) = self.reserve(&column.name, reserve)?;
+        let mut claim = self.room((put.partition, put.column), &column.name, layout)?;
         // Others use the connection meanwhile.
-        let filled = segment.fill(place.at, &array);
-        filled.ok_or_else(|| refused(format!("{} bytes at {} are not in the segment", place.len, place.at)))?;
-        self.placed(&column.name, Question::Fill(Fill { room, put }))
+        claim.lent().fill(&array);
+        self.fill(claim, put, &column.name)
     }
 
     /// What a command brings that does not wait; `None`: no answer came, it is to be sent another way.
@@ -159,16 +201,16 @@ impl Shm {
         }
     }
 
-    /// Where cells count as put.
-    fn placed(&self, column: &str, question: Question) -> Result<wire::Placed, Otherwise> {
-        match self.asked(&mut self.lock(), question)? {
-            Word::Placed(placed) => Ok(placed),
-            other => Err(self.otherwise(column, other)),
-        }
-    }
-
-    /// Room for the cells of a put, and the segment that it lies in.
-    fn reserve(&self, column: &str, reserve: Reserve) -> Result<(Place, Arc<Fillable>), Otherwise> {
+    /// Room for the cells of a put into a column, by its position in a partition.
+    pub(super) fn room(
+        self: &Arc<Self>,
+        (partition, id): (u32, u32),
+        column: &str,
+        layout: Layout,
+    ) -> Result<Claim, Otherwise> {
+        let room = self.rooms.fetch_add(1, Ordering::Relaxed);
+        let (rows, offsets, values) = (layout.rows as u32, layout.offsets as u64, layout.values as u64);
+        let reserve = Reserve { room, partition, column: id, rows, offsets, values };
         let mut there = self.lock();
         let Room { place, gone } = match self.asked(&mut there, Question::Reserve(reserve))? {
             Word::Room(room) => room,
@@ -177,7 +219,27 @@ impl Shm {
         let connection = there.as_mut().expect("invariant: it has just answered");
         let segment = connection.to_fill.get(&place.segment).cloned();
         connection.forget(&gone);
-        Ok((place, segment.ok_or_else(|| nonsense("room in a segment that never came"))?))
+        let segment = segment.ok_or_else(|| nonsense("room in a segment that never came"))?;
+        let lent = segment.lend(place.at, layout).ok_or_else(|| {
+            let why = format!("{} bytes at {} are not in the segment, or in use", layout.bytes(), place.at);
+            Otherwise::Refused(TransportError::Travel { column: column.to_owned(), why })
+        })?;
+        Ok(Claim { number: room, lent: Some(lent), writing: connection.writing.clone(), of: Arc::downgrade(self) })
+    }
+
+    /// Puts the cells that room was filled with.
+    pub(super) fn fill(&self, mut claim: Claim, put: wire::Put, column: &str) -> Result<wire::Placed, Otherwise> {
+        // Not this process's any more: refused, it is free again, and another put may be given it.
+        claim.lent = None;
+        self.placed(column, Question::Fill(Fill { room: claim.number, put }))
+    }
+
+    /// Where cells count as put.
+    fn placed(&self, column: &str, question: Question) -> Result<wire::Placed, Otherwise> {
+        match self.asked(&mut self.lock(), question)? {
+            Word::Placed(placed) => Ok(placed),
+            other => Err(self.otherwise(column, other)),
+        }
     }
 
     /// The answer to a question. When none comes, the next question connects again.
@@ -298,7 +360,7 @@ impl Connection {
             }
             for ((id, bytes), file) in ids.iter().zip(bytes).zip(&files) {
                 if *to_fill {
-                    self.to_fill.insert(*id, Arc::new(Fillable::over(file, *bytes)?));
+                    self.to_fill.insert(*id, Fillable::over(file, *bytes)?);
                 } else {
                     self.segments.insert(*id, Foreign::over(file, *bytes)?);
                 }

@@ -59,6 +59,7 @@ pub(super) struct OverTheWire<W> {
     transport: Paths,
     declared: Declared,
     _session: Session,
+    #[cfg_attr(not(feature = "ucx"), expect(dead_code, reason = "it is dropped with the fixture"))]
     server: server::Server,
     way: PhantomData<W>,
 }
@@ -251,6 +252,7 @@ mod shm {
             limits,
             shm::{abstract_name, address},
         },
+        transport::{Lens, Purpose, Target},
         wire::{
             self,
             shm::{Ask, Fill, Question, Reserve, Say, Word},
@@ -319,6 +321,84 @@ mod shm {
         let place = granted.pieces.last().unwrap().values.unwrap();
         let wrote = writer.paths(session.id()).shm.unwrap().wrote(place);
         assert_eq!(wrote, bytemuck::cast_slice::<u32, u8>(&Vec::from_iter(5..10_005)));
+    }
+
+    #[test]
+    fn a_session_fills_room_where_its_cells_are_read() {
+        let served = served(true, 1);
+        let writer = connect(&served, Choice::Auto).unwrap();
+        let session = writer.session("writer").unwrap();
+        let numbers = Vec::from_iter(5..10_005_u32);
+        let mut room = session.reserve(PartitionId(0), "number", Lens::Equal(10_000)).unwrap();
+        assert!(room.is_in_place() && crate::unit::Mapping::of(room.values_mut()).unwrap().is_writable());
+        room.values_mut().copy_from_slice(bytemuck::cast_slice(&numbers));
+        let outputs = Outputs::new().room("number", room);
+        let put = |outputs| session.put(PartitionId(0), vec![NewRow::default(); 10_000], outputs, testing::soon());
+        put(outputs.clone()).unwrap();
+        let error = put(outputs).unwrap_err().to_string();
+        assert!(error.contains("`number`: its room was put already"), "{error}");
+        let ways = Ways { shm: 1, ..Ways::default() };
+        assert_eq!((writer.traffic().puts, writer.traffic().rooms), (ways, ways));
+        let (pointer, _) = served.store.resolve(PartitionId(0), None, &["number"]).unwrap();
+        let pointer = &pointer.columns[0];
+        let mut stream = raw(&served);
+        let enter = Enter { token: served.server.token().into(), incarnation: writer.incarnation() };
+        asked(&mut stream, Question::Enter(enter));
+        asked(&mut stream, Question::Get(pointer.into()));
+        let Word::Granted(granted) = heard(&mut stream) else { panic!("not granted") };
+        let place = granted.pieces.last().unwrap().values.unwrap();
+        let wrote = writer.paths(session.id()).shm.unwrap().wrote(place);
+        assert_eq!(wrote, bytemuck::cast_slice::<u32, u8>(&numbers), "same segment, same offset");
+    }
+
+    #[test]
+    fn room_that_a_session_drops_is_free_at_once_and_room_of_a_lost_connection_is_refused() {
+        let served = served(true, 1);
+        let options = Options { patience: Duration::from_secs(5), transport: Choice::Shm, ..Options::default() };
+        let remote = Remote::connect(served.server.url(), served.server.token(), options).unwrap();
+        let session = remote.session("writer").unwrap();
+        let (paths, unit) = (remote.paths(session.id()), served.store.units().iter().next().unwrap().clone());
+        let reserve = |rows| session.reserve(PartitionId(0), "number", Lens::Equal(rows)).unwrap();
+        let kept = reserve(100);
+        let before = unit.memory().unwrap();
+        let room = reserve(100_000);
+        assert_eq!(unit.memory().unwrap().used, before.used + 400_000);
+        drop(room);
+        paths.settle();
+        assert_eq!(unit.memory().unwrap().used, before.used);
+        let few = session.put(
+            PartitionId(0),
+            vec![NewRow::default()],
+            Outputs::new().room("number", reserve(2)),
+            testing::soon(),
+        );
+        assert!(few.unwrap_err().to_string().contains("`number` has 2 rows, expected 1"));
+        let other = connect(&served, Choice::Auto).unwrap();
+        let elsewhere = other.session("other").unwrap().reserve(PartitionId(0), "number", Lens::Equal(1)).unwrap();
+        let column = Column::new("number", Kind::Dense { dtype: Dtype::U32, shape: vec![] });
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
+        let error = paths.put_room(target, elsewhere).unwrap_err().to_string();
+        assert!(error.contains("reserved of another store, or over another connection"), "{error}");
+        // Its bytes are the store's again: they are not sent another way as if they were still what was written.
+        drop(served);
+        let error = paths.put_room(target, kept).unwrap_err().to_string();
+        assert!(error.contains("the cells went with the room they were in; reserve again"), "{error}");
+    }
+
+    #[test]
+    fn room_for_what_cannot_be_written_in_place_is_sent_and_counted() {
+        let served = served(false, 1);
+        let remote = connect(&served, Choice::Auto).unwrap();
+        let session = remote.session("writer").unwrap();
+        let mut room = session.reserve(PartitionId(0), "number", Lens::Equal(1)).unwrap();
+        assert!(!room.is_in_place());
+        room.values_mut().copy_from_slice(&77_u32.to_le_bytes());
+        let cells = Outputs::new().room("number", room);
+        session.put(PartitionId(0), vec![NewRow::default()], cells, testing::soon()).unwrap();
+        let ways = Ways { flight: 1, ..Ways::default() };
+        assert_eq!((remote.traffic().puts, remote.traffic().rooms), (ways, ways));
+        let batch = session.read(PartitionId(0), None, &["number"]).unwrap();
+        assert_eq!(batch.dense::<u32>("number").unwrap().to_vec(), [0, 77]);
     }
 
     #[test]
@@ -425,11 +505,11 @@ mod shm {
         }
         until("nothing is held", || pinned(&served.store) == 0);
         // A store whose bytes cannot be mapped offers one way.
-        let heap = served(false, 10);
+        let heap = self::served(false, 10);
         let found = probe(heap.server.url(), heap.server.token(), &Options::default()).unwrap().unwrap();
         assert_eq!((found.len(), found[0].way), (1, Choice::Flight));
         assert_eq!(found[0].outcome.as_ref().unwrap().bytes, 40);
-        let empty = served(true, 0);
+        let empty = self::served(true, 0);
         assert!(probe(empty.server.url(), empty.server.token(), &Options::default()).unwrap().is_none());
     }
 

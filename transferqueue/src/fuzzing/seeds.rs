@@ -213,7 +213,7 @@ fn behind_ticket(ticket: &Ticket) -> Vec<u8> {
 
 /// The messages of each column alone, and of all of them.
 fn streams() -> Vec<(u8, Vec<FlightData>)> {
-    let encoded = values(3).encode("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
+    let encoded = values(3).arrays("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
     let fields: Vec<_> = columns().iter().map(|column| crate::arrow_map::field(column).unwrap()).collect();
     let sent = |columns: &[usize]| {
         let schema = arrow::datatypes::Schema::new(columns.iter().map(|at| fields[*at].clone()).collect::<Vec<_>>());

@@ -56,7 +56,7 @@ pub(super) fn real() -> Vec<Vec<u8>> {
     use super::world::values;
     use crate::{RowId, Rows, unit::Units};
 
-    let encoded = values(3).encode("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
+    let encoded = values(3).arrays("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
     let of = |(at, column): (usize, &crate::schema::Column)| {
         let folder = Folder::new();
         let units = Units::from(unit(&folder));

@@ -178,7 +178,7 @@ impl World {
             Kind::Binary => Outputs::new().binary(name, vec![[0_u8]; rows]),
             _ => Outputs::new().dense(name, vec![1_f32; rows]),
         };
-        let Ok(encoded) = outputs.encode("", &described.columns, &Rows::run(RowId(0), rows as u64)) else { return };
+        let Ok(encoded) = outputs.arrays("", &described.columns, &Rows::run(RowId(0), rows as u64)) else { return };
         let Ok(field) = arrow_map::field(of) else { return };
         let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
         let batch = arrow::array::RecordBatch::try_new(schema.clone(), vec![encoded[0].1.clone()]).unwrap();

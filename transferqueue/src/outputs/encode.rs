@@ -8,21 +8,29 @@ use crate::{
     catalog::command::RowNote,
     ids::{ColumnId, Rows},
     schema::{Column, Kind},
+    transport::Room,
 };
+
+/// Cells of a column, as they are put.
+#[derive(Debug)]
+pub(crate) enum Encoded {
+    Array(ArrayRef),
+    Room(Room),
+}
 
 /// Columns with their descriptions, and notes.
 type Detached = (Vec<(Column, ArrayRef)>, Vec<RowNote>);
 
 impl Outputs {
-    /// The arrays of every column, for `rows` rows of the partition called `partition`.
+    /// The cells of every column, for `rows` rows of the partition called `partition`. Rooms are taken out.
     pub(crate) fn encode(
         &self,
         partition: &str,
         columns: &[Column],
         rows: &Rows,
-    ) -> Result<Vec<(ColumnId, ArrayRef)>, OutputError> {
+    ) -> Result<Vec<(ColumnId, Encoded)>, OutputError> {
         let n = rows.len() as usize;
-        let mut encoded: Vec<(ColumnId, ArrayRef)> = Vec::with_capacity(self.columns.len());
+        let mut encoded: Vec<(ColumnId, Encoded)> = Vec::with_capacity(self.columns.len());
         for (name, data) in &self.columns {
             let position = columns.iter().position(|column| &column.name == name);
             let position = position.ok_or_else(|| unknown(partition, columns, name))?;
@@ -35,9 +43,23 @@ impl Outputs {
         Ok(encoded)
     }
 
+    /// The arrays of every column, where there is no store to put a room in.
+    pub(crate) fn arrays(
+        &self,
+        partition: &str,
+        columns: &[Column],
+        rows: &Rows,
+    ) -> Result<Vec<(ColumnId, ArrayRef)>, OutputError> {
+        let array = |(id, encoded)| match encoded {
+            Encoded::Array(array) => Ok((id, array)),
+            Encoded::Room(room) => Ok((id, room.into_array()?)),
+        };
+        self.encode(partition, columns, rows)?.into_iter().map(array).collect()
+    }
+
     /// The same outside a store: with the columns' descriptions, and the notes.
     pub(crate) fn encode_detached(self, columns: &[Column], rows: &Rows) -> Result<Detached, OutputError> {
-        let encoded = self.encode("detached", columns, rows)?.into_iter().map(|(id, array)| {
+        let encoded = self.arrays("detached", columns, rows)?.into_iter().map(|(id, array)| {
             let column = &columns[id.0 as usize];
             Ok((column.clone(), arrow_map::tight(column, &array)?))
         });
@@ -53,7 +75,18 @@ pub(crate) fn unknown(partition: &str, columns: &[Column], column: &str) -> Outp
 }
 
 impl Data {
-    fn encode(&self, column: &Column, rows: usize) -> Result<ArrayRef, OutputError> {
+    fn encode(&self, column: &Column, rows: usize) -> Result<Encoded, OutputError> {
+        let Self::Room(shared) = self else { return self.array(column, rows).map(Encoded::Array) };
+        let mut shared = shared.lock().expect("invariant: nothing panics under this lock");
+        let what = || format!("column `{}`: its room was put already; reserve room for each put", column.name);
+        let room = shared.take().ok_or_else(|| OutputError::Misplaced { what: what() })?;
+        match room.rows() {
+            found if found == rows => Ok(Encoded::Room(room)),
+            found => Err(OutputError::Rows { column: column.name.clone(), found, expected: rows }),
+        }
+    }
+
+    fn array(&self, column: &Column, rows: usize) -> Result<ArrayRef, OutputError> {
         let name = || column.name.clone();
         let kind = &column.kind;
         let other = |found: String| OutputError::Kind { column: name(), expected: kind.clone(), found };
@@ -65,6 +98,7 @@ impl Data {
             (Self::Unwritable { row, why }, _) => {
                 Err(OutputError::Unwritable { column: name(), row: *row, why: why.clone() })
             }
+            (Self::Room(_), _) => unreachable!("a room is no array"),
             (Self::Array(array), _) => {
                 counted(array.len())?;
                 // Not copied: where it is stored is where it is brought into shape.

@@ -17,13 +17,15 @@ mod error;
 #[cfg(test)]
 mod tests;
 
+use std::sync::{Arc, Mutex};
+
 use arrow::{
     array::ArrayRef,
     buffer::{Buffer, MutableBuffer},
 };
 use serde::Serialize;
 
-pub(crate) use encode::unknown;
+pub(crate) use encode::{Encoded, unknown};
 pub use error::OutputError;
 
 use crate::{
@@ -31,6 +33,7 @@ use crate::{
     element::Element,
     ids::{RowId, Rows},
     schema::{Dtype, Kind},
+    transport::Room,
 };
 
 /// Cells, notes and drops to commit. Built by chaining.
@@ -62,6 +65,8 @@ enum Data {
         values: Buffer,
     },
     Array(ArrayRef),
+    /// Cells where they are to lie, until they are put.
+    Room(Arc<Mutex<Option<Room>>>),
     /// A value that could not be written as JSON: which row, and why. Refused when it is committed.
     Unwritable {
         row: usize,
@@ -130,6 +135,12 @@ impl Outputs {
     /// heap it is taken over as it is when its buffers start on 64 bytes and hold nothing else.
     pub fn array(self, column: impl Into<String>, array: ArrayRef) -> Self {
         self.with(column, Data::Array(array))
+    }
+
+    /// Cells that room of the session was filled with ([`Session::reserve`](crate::Session::reserve)): they are not copied. A room is
+    /// put once: clones of these outputs share it, and when the store refuses what it came with, it is gone.
+    pub fn room(self, column: impl Into<String>, room: Room) -> Self {
+        self.with(column, Data::Room(Arc::new(Mutex::new(Some(room)))))
     }
 
     /// Sets tags of a row (others stay) and the weight versions its tokens were sampled with.

@@ -1,11 +1,8 @@
 //! Where cells lie, for readers that take them from there; what a reader is told of is held for it.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashMap};
 
-use arrow::array::ArrayRef;
+use arrow::array::Array;
 
 use super::{limits, reading, service::Service};
 use crate::{
@@ -23,7 +20,7 @@ use crate::{
 /// What one reader was told of, until it says that it is done or has gone.
 #[derive(Default)]
 pub(super) struct Grants {
-    held: HashMap<u64, (Arc<Column>, Vec<View>)>,
+    held: HashMap<u64, Vec<View>>,
     /// The last one's number.
     last: u64,
 }
@@ -44,13 +41,9 @@ pub(super) enum Unlocated {
     Failure(Failure),
 }
 
-/// Which bytes hold the values of an array.
-pub(super) type Values = for<'a> fn(&Column, &'a ArrayRef) -> Option<&'a [u8]>;
-
-/// Those that its offsets count from the start of: for who builds an array over them where they lie.
-pub(super) fn all_values<'a>(_: &Column, array: &'a ArrayRef) -> Option<&'a [u8]> {
-    arrow_map::leaf_bytes(array)
-}
+/// Which bytes hold the values of an array: all that its offsets count from the start of, for who builds an array over them where they
+/// lie ([`arrow_map::leaf_bytes`]), or those of its own cells.
+pub(super) type Values = for<'a> fn(&'a dyn Array) -> Option<&'a [u8]>;
 
 impl Grants {
     /// Finds the cells of a pointer.
@@ -70,7 +63,7 @@ impl Grants {
         let read = reading::read(service, pointer);
         let (column, views) = read.map_err(|error| Unlocated::Failure(Failure::of(&error)))?;
         let mut segments = BTreeMap::new();
-        let piece = |view| piece(service, &column, view, values, &mut segments);
+        let piece = |view| piece(service, view, values, &mut segments);
         let Some(pieces) = views.iter().map(piece).collect() else {
             let why = format!("cells of column `{}` lie outside of shared memory", column.name);
             return Err(Unlocated::Elsewhere(why));
@@ -83,14 +76,14 @@ impl Grants {
         let Located { column, views, pieces, .. } = located;
         self.last += 1;
         let granted = Granted { grant: self.last, column: wire::json(&column), pieces, gone };
-        self.held.insert(self.last, (Arc::new(column), views));
+        self.held.insert(self.last, views);
         granted
     }
 
     /// The cells of a grant, if it is held.
     #[cfg(feature = "ucx")]
-    pub(super) fn held(&self, grant: u64) -> Option<&(Arc<Column>, Vec<View>)> {
-        self.held.get(&grant)
+    pub(super) fn held(&self, grant: u64) -> Option<&[View]> {
+        self.held.get(&grant).map(Vec::as_slice)
     }
 
     /// Lets a grant go; whether it was held.
@@ -100,13 +93,7 @@ impl Grants {
 }
 
 /// Where a view lies; the segments are collected.
-fn piece(
-    service: &Service,
-    column: &Column,
-    view: &View,
-    values: Values,
-    segments: &mut BTreeMap<u64, Backed>,
-) -> Option<Piece> {
+fn piece(service: &Service, view: &View, values: Values, segments: &mut BTreeMap<u64, Backed>) -> Option<Piece> {
     let mut place = |bytes: &[u8]| {
         if bytes.is_empty() {
             return Some(None);
@@ -118,7 +105,7 @@ fn piece(
     };
     let array = view.array();
     let offsets = place(arrow_map::offset_bytes(array))?;
-    let values = place(values(column, array)?)?;
+    let values = place(values(array)?)?;
     Some(Piece { rows: array.len() as u32, offsets, values })
 }
 

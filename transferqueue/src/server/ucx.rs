@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{
     arrow_map, random,
-    schema::Column,
     transport::View,
     ucx,
     unit::arena::{Backed, Watch},
@@ -79,7 +78,6 @@ impl Drop for Stay {
 
 /// The bytes of one place of a view, which they keep.
 struct Part {
-    column: Arc<Column>,
     view: View,
     kind: PartKind,
     _on_the_way: Arc<()>,
@@ -96,7 +94,7 @@ impl AsRef<[u8]> for Part {
         let array = self.view.array();
         match self.kind {
             PartKind::Offsets => arrow_map::offset_bytes(array),
-            PartKind::Values => arrow_map::cell_bytes(&self.column, array).unwrap_or_default(),
+            PartKind::Values => arrow_map::own_bytes(array).unwrap_or_default(),
         }
     }
 }
@@ -179,7 +177,7 @@ impl Ucx {
     fn get(&self, service: &Service, get: Get) -> Outcome {
         let Some(reader) = self.reader(get.reader) else { return say(Word::Stranger(Nothing {})) };
         let mut held = lock(&reader.held);
-        let located = match held.grants.locate(service, get.pointer, arrow_map::cell_bytes) {
+        let located = match held.grants.locate(service, get.pointer, arrow_map::own_bytes) {
             Ok(located) => located,
             Err(Unlocated::Elsewhere(why)) => return say(Word::Elsewhere(why)),
             Err(Unlocated::Failure(failure)) => return Outcome::Failure(failure),
@@ -206,9 +204,9 @@ impl Ucx {
     fn send(&self, send: &Send) -> Result<Outcome, Status> {
         let Some(reader) = self.reader(send.reader) else { return Ok(say(Word::Stranger(Nothing {}))) };
         let mut held = lock(&reader.held);
-        let Some((column, views)) = held.grants.held(send.grant) else { return Ok(say(Word::Held(false))) };
+        let Some(views) = held.grants.held(send.grant) else { return Ok(say(Word::Held(false))) };
         let waiting = reader.on_the_way();
-        let parts: Vec<Part> = views.iter().flat_map(|view| parts(column, view, &reader.on_the_way)).collect();
+        let parts: Vec<Part> = views.iter().flat_map(|view| parts(view, &reader.on_the_way)).collect();
         let first = usize::try_from(send.first).ok().filter(|first| *first <= parts.len());
         let end = first.and_then(|first| first.checked_add(send.tags.len())).filter(|end| *end <= parts.len());
         let (Some(first), Some(end)) = (first, end) else {
@@ -263,8 +261,8 @@ impl Ucx {
 }
 
 /// The places of a view, in their order.
-fn parts(column: &Arc<Column>, view: &View, on_the_way: &Arc<()>) -> impl Iterator<Item = Part> + use<> {
-    let part = |kind| Part { column: column.clone(), view: view.clone(), kind, _on_the_way: on_the_way.clone() };
+fn parts(view: &View, on_the_way: &Arc<()>) -> impl Iterator<Item = Part> + use<> {
+    let part = |kind| Part { view: view.clone(), kind, _on_the_way: on_the_way.clone() };
     [part(PartKind::Offsets), part(PartKind::Values)].into_iter().filter(|part| !part.as_ref().is_empty())
 }
 

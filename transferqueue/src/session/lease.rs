@@ -15,9 +15,9 @@ use crate::{
     element::Element,
     error::Error,
     ids::{ColumnId, LeaseId, RowId, Rows, TaskId},
-    outputs::{OutputError, Outputs, unknown},
+    outputs::{Encoded, OutputError, Outputs, unknown},
     schema::Kind,
-    transport::Purpose,
+    transport::{Lens, Purpose, Room},
     unit::OpenCell,
 };
 
@@ -126,6 +126,14 @@ impl Lease {
         let transport = &self.session.inner.transport;
         self.open.entry((id, row)).or_insert_with(|| transport.open(partition, id)).append(elements);
         Ok(())
+    }
+
+    /// Room for cells of a column of the claimed rows' partition, as [`Session::reserve`] gives it.
+    ///
+    /// # Errors
+    /// As [`Session::reserve`].
+    pub fn reserve(&self, column: &str, lens: Lens<'_>) -> Result<Room, Error> {
+        self.session.reserve(self.claimed.batch.partition, column, lens)
     }
 
     /// What former workers have saved of the claimed rows, one entry for each set of columns. Rows that are in none of them begin
@@ -310,7 +318,7 @@ impl Lease {
                 return Err(OutputError::OpenAndGiven { column: column.name.clone(), row }.into());
             }
             let array = seal(column, sealed.iter().filter_map(|row| self.open.get(&(id, row))))?;
-            let (partition, columns) = (self.claimed.batch.partition, vec![(id, array)]);
+            let (partition, columns) = (self.claimed.batch.partition, vec![(id, Encoded::Array(array))]);
             self.session.place(partition, description, &sealed, columns, Purpose::Final, written)?;
         }
         Ok(())

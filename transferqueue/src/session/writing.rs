@@ -8,9 +8,9 @@ use crate::{
     catalog::{command::CellWrite, definition::Partition},
     error::Error,
     ids::{ColumnId, PartitionId, Rows},
-    outputs::OutputError,
+    outputs::{Encoded, OutputError, unknown},
     schema::{Column, Kind},
-    transport::{Placed, Purpose, Target},
+    transport::{Lens, Placed, Purpose, Room, Target},
     unit::OpenCell,
 };
 
@@ -22,22 +22,39 @@ pub(super) struct Written {
 }
 
 impl Session {
+    /// Room for cells of a column, one for each row that they are put for: where they are to lie, if this session's store can be
+    /// reached there ([`Room::is_in_place`]). Fill it, and put it with [`Outputs::room`](crate::Outputs::room).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the partition is not there; [`Error::Outputs`] when the column is not;
+    /// [`Error::Transport`] when the lengths do not fit the column, or there is no room.
+    pub fn reserve(&self, partition: PartitionId, column: &str, lens: Lens<'_>) -> Result<Room, Error> {
+        let description = self.describe(partition)?;
+        let position = description.columns.iter().position(|known| known.name == column);
+        let position = position.ok_or_else(|| unknown(&description.name, &description.columns, column))?;
+        let (id, column) = (ColumnId(position as u16), &description.columns[position]);
+        Ok(self.inner.transport.reserve(Target { partition, id, column, purpose: Purpose::Final }, lens)?)
+    }
+
     /// Puts the bytes of encoded columns into the unit.
     pub(super) fn place(
         &self,
         partition: PartitionId,
         description: &Partition,
         rows: &Rows,
-        columns: Vec<(ColumnId, ArrayRef)>,
+        columns: Vec<(ColumnId, Encoded)>,
         purpose: Purpose,
         written: &mut Written,
     ) -> Result<(), Error> {
         if rows.is_empty() {
             return Ok(());
         }
-        for (id, array) in columns {
+        for (id, cells) in columns {
             let target = Target { partition, id, column: &description.columns[usize::from(id.0)], purpose };
-            let placed = self.inner.transport.put(target, array)?;
+            let placed = match cells {
+                Encoded::Array(array) => self.inner.transport.put(target, array)?,
+                Encoded::Room(room) => self.inner.transport.put_room(target, room)?,
+            };
             written.cells.push(CellWrite {
                 column: id,
                 rows: rows.clone(),

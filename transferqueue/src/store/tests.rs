@@ -498,7 +498,7 @@ fn a_put_that_left_no_record_is_answered_alike_by_the_next_life() {
     let rows = Rows::run(RowId(0), 1);
     let (_, array) = Outputs::new()
         .ragged("prompt", [[1, 2]])
-        .encode("prompts", std::slice::from_ref(&column), &rows)
+        .arrays("prompts", std::slice::from_ref(&column), &rows)
         .unwrap()
         .remove(0);
     let placed = store.units().write_for(Some((session, 1)), target, array).unwrap();

@@ -4,7 +4,7 @@
 
 use arrow::array::{Array, ArrayRef};
 
-use super::{Placed, Purpose, Target, Transport, TransportError, View};
+use super::{Lens, Placed, Purpose, Target, Transport, TransportError, View};
 use crate::{
     arrow_map,
     catalog::command::{CellRun, ColumnRef, Sizes},
@@ -34,7 +34,9 @@ macro_rules! suite {
             committed_cells_never_change_when_more_are_put, freed_bytes_stay_for_an_open_view_and_go_with_it,
             a_pointer_to_freed_bytes_is_gone, an_unknown_cell_is_gone, an_abandoned_put_leaves_nothing,
             a_put_under_way_survives_the_freeing_of_its_chunk, a_wrong_array_is_refused_by_name,
-            an_empty_pointer_gives_no_view, many_threads_put_and_get_what_is_theirs
+            an_empty_pointer_gives_no_view, many_threads_put_and_get_what_is_theirs,
+            room_is_filled_and_put_as_an_array_is, room_for_what_fits_no_column_is_refused,
+            room_is_put_for_the_column_it_was_reserved_for, what_room_was_filled_with_is_looked_at
         );
     };
     ($fixture:ty: $($case:ident),*) => {$(
@@ -85,7 +87,8 @@ fn joined(views: &[View]) -> ArrayRef {
     arrow_map::copy(&ragged(), views.iter().map(View::array)).unwrap()
 }
 
-pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
+/// A column of each kind, and four cells of it: their lengths, for those that have some, and their values.
+fn every_kind() -> Vec<(Column, Option<Vec<usize>>, Vec<u8>)> {
     let kinds = [
         Kind::Dense { dtype: Dtype::F64, shape: vec![] },
         Kind::Dense { dtype: Dtype::U8, shape: vec![3, 2] },
@@ -94,27 +97,111 @@ pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
         Kind::Utf8,
         Kind::Binary,
     ];
-    for kind in kinds {
-        let fixture = F::new(1 << 20);
-        let column = Column::new("c", kind.clone());
-        let bytes = |n: usize| arrow::buffer::Buffer::from((0..n as u8).collect::<Vec<_>>().as_slice());
-        let array = match &kind {
-            Kind::Dense { dtype, .. } => {
-                arrow_map::dense_array(&kind, 4, bytes(4 * dtype.size() * arrow_map::inner_len(&kind)))
-            }
-            Kind::Ragged { .. } => {
-                arrow_map::ragged_array("c", &kind, &[1, 0, 2, 1], bytes(8 * arrow_map::inner_len(&kind))).unwrap()
-            }
-            _ => arrow_map::bytes_array("c", &kind, &[1, 0, 2, 1], bytes(4)).unwrap(),
-        };
-        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
-        fixture.declare(target.partition, target.id, &column);
-        let placed = fixture.transport().put(target, array.clone()).unwrap();
-        let runs = vec![CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: 4 }];
-        let pointer = ColumnRef { name: "c".into(), partition: PartitionId(0), column: ColumnId(0), runs };
-        let views = fixture.transport().get(&pointer).unwrap();
-        assert_eq!(arrow_map::copy(&column, views.iter().map(View::array)).unwrap().as_ref(), array.as_ref(), "{kind}");
+    let cells = |kind: Kind| {
+        let (step, inner) = (arrow_map::step_bytes(&kind), arrow_map::inner_len(&kind));
+        let lens = (!matches!(kind, Kind::Dense { .. })).then(|| [1, 0, 2, 1].map(|len| len * inner).to_vec());
+        let values = (0..4 * step as u8).collect();
+        (Column::new("c", kind), lens, values)
+    };
+    kinds.map(cells).into()
+}
+
+/// As `Outputs` would make it.
+fn array_of(column: &Column, lens: Option<&[usize]>, values: &[u8]) -> ArrayRef {
+    let bytes = arrow::buffer::Buffer::from(values);
+    let steps: Vec<usize> =
+        lens.unwrap_or_default().iter().map(|len| len / arrow_map::inner_len(&column.kind)).collect();
+    match &column.kind {
+        kind @ Kind::Dense { .. } => arrow_map::dense_array(kind, 4, bytes),
+        kind @ Kind::Ragged { .. } => arrow_map::ragged_array("c", kind, &steps, bytes).unwrap(),
+        kind => arrow_map::bytes_array("c", kind, &steps, bytes).unwrap(),
     }
+}
+
+fn target(column: &Column) -> Target<'_> {
+    Target { partition: PartitionId(0), id: ColumnId(0), column, purpose: Purpose::Final }
+}
+
+/// Four cells that were put in the column of `target`.
+fn four(fixture: &impl Fixture, column: &Column, placed: &Placed) -> ArrayRef {
+    let runs = vec![CellRun { chunk: placed.chunk, generation: 0, slot: placed.slot, len: 4 }];
+    let pointer = ColumnRef { name: "c".into(), partition: PartitionId(0), column: ColumnId(0), runs };
+    let views = fixture.transport().get(&pointer).unwrap();
+    arrow_map::copy(column, views.iter().map(View::array)).unwrap()
+}
+
+pub(crate) fn every_kind_comes_back_as_it_was_put<F: Fixture>() {
+    for (column, lens, values) in every_kind() {
+        let fixture = F::new(1 << 20);
+        let array = array_of(&column, lens.as_deref(), &values);
+        fixture.declare(PartitionId(0), ColumnId(0), &column);
+        let placed = fixture.transport().put(target(&column), array.clone()).unwrap();
+        assert_eq!(four(&fixture, &column, &placed).as_ref(), array.as_ref(), "{}", column.kind);
+    }
+}
+
+pub(crate) fn room_is_filled_and_put_as_an_array_is<F: Fixture>() {
+    for (column, lens, values) in every_kind() {
+        let fixture = F::new(1 << 20);
+        fixture.declare(PartitionId(0), ColumnId(0), &column);
+        // One is left, then dropped: what the next one holds is its own.
+        for (count, values) in [values.iter().rev().copied().map(|byte| byte % 64).collect(), values].iter().enumerate()
+        {
+            let lens = lens.as_deref();
+            let wanted = lens.map_or(Lens::Equal(4), Lens::Each);
+            let abandoned = fixture.transport().reserve(target(&column), wanted).unwrap();
+            let mut room = fixture.transport().reserve(target(&column), wanted).unwrap();
+            drop(abandoned);
+            assert_eq!((room.rows(), room.len(), room.column()), (4, values.len(), &column));
+            assert_eq!(room.values_mut().as_ptr().align_offset(64), 0);
+            room.values_mut().copy_from_slice(values);
+            let placed = fixture.transport().put_room(target(&column), room).unwrap();
+            assert_eq!(placed.slot, 0, "{count}: the former one was let go of");
+            let expected = array_of(&column, lens, values);
+            assert_eq!(placed.sizes, arrow_map::sizes(&column, &expected).unwrap());
+            assert_eq!(four(&fixture, &column, &placed).as_ref(), expected.as_ref(), "{}", column.kind);
+            drop(placed);
+            assert_eq!(fixture.bytes_held(), 0);
+        }
+    }
+}
+
+pub(crate) fn room_for_what_fits_no_column_is_refused<F: Fixture>() {
+    let fixture = F::new(1 << 20);
+    let dense = Column::new("c", Kind::Dense { dtype: Dtype::F32, shape: vec![2] });
+    let pairs = Column::new("c", Kind::Ragged { dtype: Dtype::U16, inner: vec![2] });
+    for (column, lens, why) in [
+        (&dense, Lens::Each(&[2, 2]), "expected their number"),
+        (&dense, Lens::Equal(usize::MAX), "at most 2147483647 fit"),
+        (&pairs, Lens::Equal(2), "expected the length of each"),
+        (&pairs, Lens::Each(&[2, 3]), "row 1 is to have 3 elements, not a multiple of 2"),
+        (&pairs, Lens::Each(&[1 << 33]), "at most 2147483647 fit"),
+    ] {
+        fixture.declare(PartitionId(0), ColumnId(0), column);
+        let error = fixture.transport().reserve(target(column), lens).unwrap_err().to_string();
+        assert!(error.contains("`c`") && error.contains(why), "{error}");
+    }
+}
+
+pub(crate) fn room_is_put_for_the_column_it_was_reserved_for<F: Fixture>() {
+    let fixture = F::new(1 << 20);
+    let column = ragged();
+    fixture.declare(PartitionId(0), ColumnId(1), &column);
+    let room = fixture.transport().reserve(Target { id: ColumnId(1), ..target(&column) }, Lens::Each(&[1])).unwrap();
+    let error = fixture.transport().put_room(target(&column), room).unwrap_err().to_string();
+    assert!(error.contains("the room was reserved for column `tokens` (position 1 of partition 0)"), "{error}");
+    assert_eq!(fixture.bytes_held(), 0);
+}
+
+pub(crate) fn what_room_was_filled_with_is_looked_at<F: Fixture>() {
+    let fixture = F::new(1 << 20);
+    let flags = Column::new("c", Kind::Dense { dtype: Dtype::Bool, shape: vec![] });
+    fixture.declare(PartitionId(0), ColumnId(0), &flags);
+    let mut room = fixture.transport().reserve(target(&flags), Lens::Equal(3)).unwrap();
+    room.values_mut().copy_from_slice(&[0, 1, 2]);
+    let error = fixture.transport().put_room(target(&flags), room).unwrap_err().to_string();
+    assert!(error.contains("found the byte 2, expected 0 or 1"), "{error}");
+    assert_eq!(fixture.bytes_held(), 0);
 }
 
 pub(crate) fn slots_of_one_put_follow_each_other<F: Fixture>() {

@@ -2,11 +2,15 @@
 
 use arrow::array::ArrayRef;
 
-use super::{Placed, Target, Transport, TransportError, View};
+use super::{
+    Lens, Placed, Room, Target, Transport, TransportError, View,
+    room::{Place, Wanted, array, misfit},
+};
 use crate::{
     catalog::command::ColumnRef,
+    client::pool::Block,
     ids::{ColumnId, PartitionId},
-    unit::{OpenCell, Units},
+    unit::{OpenCell, Units, arena::Filler},
 };
 
 /// The transport to units in this process.
@@ -29,6 +33,30 @@ impl Transport for Local {
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
         self.units.write_for(None, target, array).map_err(TransportError::Unit)
+    }
+
+    fn reserve(&self, target: Target<'_>, lens: Lens<'_>) -> Result<Room, TransportError> {
+        let wanted = Wanted::of(target.column, lens).map_err(misfit)?;
+        let reserved = self.units.reserve(Filler::Store, target.column, wanted.layout);
+        let Some((unit, mut reserved)) = reserved.map_err(TransportError::Unit)? else {
+            // On the heap cells lie wherever they are made.
+            return Ok(Room::apart(target, wanted, Block::alone));
+        };
+        reserved.fill_offsets(&wanted.offsets);
+        Ok(Room::new(target, wanted.layout, Place::Here(unit, reserved)))
+    }
+
+    fn put_room(&self, target: Target<'_>, room: Room) -> Result<Placed, TransportError> {
+        let rows = room.rows();
+        match room.place_for(target)? {
+            Place::Here(unit, reserved) if self.units.has(&unit) => {
+                unit.write_filled(None, target, reserved).map_err(TransportError::Unit)
+            }
+            Place::Apart { offsets, values } => {
+                self.put(target, array(target.column, rows, offsets, values).map_err(misfit)?)
+            }
+            Place::Here(..) | Place::Near(_) => Err(TransportError::elsewhere(target.column)),
+        }
     }
 
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError> {
@@ -139,5 +167,67 @@ mod tests {
         let pointer = ColumnRef { name: "x".into(), partition: PartitionId(0), column: ColumnId(0), runs: vec![run] };
         let views = fixture.transport.get(&pointer).unwrap();
         assert_eq!(arrow_map::leaf_bytes(views[0].array()).unwrap().as_ptr(), address);
+    }
+
+    #[test]
+    fn room_of_this_process_is_where_its_cells_are_read_and_free_again_when_it_is_dropped() {
+        use crate::{
+            disk,
+            schema::*,
+            unit::{
+                Backing, Mapping,
+                arena::{Arena, Memory},
+            },
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let files = Backing::Files(Arena::create(disk::machine(), dir.path(), 1 << 20, 0).unwrap());
+        let column = Column::new("x", Kind::Dense { dtype: Dtype::U8, shape: vec![] });
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
+        for backing in [Backing::Memory(Memory::new(1 << 20)), files] {
+            let unit = Unit::over(backing, None, 1 << 20, 0, 0);
+            let transport = Local::new(unit.clone());
+            let mut room = transport.reserve(target, Lens::Equal(5000)).unwrap();
+            assert!(room.is_in_place());
+            room.values_mut().fill(9);
+            let address = room.values_mut().as_ptr();
+            let mapping = Mapping::of(room.values_mut()).unwrap();
+            let placed = transport.put_room(target, room).unwrap();
+            let views = unit.read(
+                target.partition,
+                target.id,
+                &[crate::catalog::command::CellRun {
+                    chunk: placed.chunk,
+                    generation: 0,
+                    slot: placed.slot,
+                    len: 5000,
+                }],
+            );
+            let view = views.unwrap().remove(0);
+            assert_eq!((view.values(), view.values().as_ptr()), (&[9; 5000][..], address));
+            assert!(std::ptr::eq(&*view.mapping().unwrap(), &*mapping) && mapping.is_writable());
+            if let Some(before) = unit.memory() {
+                drop(transport.reserve(target, Lens::Equal(70_000)).unwrap());
+                assert_eq!(unit.memory().unwrap(), before);
+            }
+            // Nobody else's unit takes it.
+            let room = transport.reserve(target, Lens::Equal(1)).unwrap();
+            let other = Local::new(Unit::in_shared_memory(1 << 20, 1 << 20, 0));
+            let error = other.put_room(target, room).unwrap_err().to_string();
+            assert!(error.contains("reserved of another store"), "{error}");
+        }
+    }
+
+    #[test]
+    fn on_the_heap_cells_are_taken_over_from_where_they_were_made() {
+        use crate::schema::*;
+        let fixture = InProcess::<1>::new(1 << 20);
+        let column = Column::new("x", Kind::Dense { dtype: Dtype::U8, shape: vec![] });
+        let target = Target { partition: PartitionId(0), id: ColumnId(0), column: &column, purpose: Purpose::Final };
+        let mut room = fixture.transport.reserve(target, Lens::Equal(100_000)).unwrap();
+        assert!(!room.is_in_place());
+        let address = room.values_mut().as_ptr();
+        let placed = fixture.transport.put_room(target, room).unwrap();
+        let chunk = fixture.units.grant(placed.chunk).unwrap();
+        assert_eq!(crate::arrow_map::leaf_bytes(&chunk.pieces()[0].1).unwrap().as_ptr(), address);
     }
 }

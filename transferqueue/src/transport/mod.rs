@@ -7,18 +7,23 @@
 #[cfg(test)]
 pub(crate) mod conformance;
 mod local;
+pub(crate) mod room;
 
 use std::{any::Any, fmt, sync::Arc};
 
 use arrow::array::ArrayRef;
 
 pub use local::Local;
+pub use room::{Lens, Room};
 
+use self::room::{Place, Wanted, array, misfit};
 use crate::{
+    arrow_map,
     catalog::command::{ColumnRef, Sizes},
+    client::pool::Block,
     ids::{ChunkId, ColumnId, PartitionId},
     schema::Column,
-    unit::{OpenCell, UnitError},
+    unit::{Mapping, OpenCell, UnitError},
 };
 
 /// How cells reach a unit and come back.
@@ -39,6 +44,30 @@ pub trait Transport: Send + Sync {
     /// # Errors
     /// [`TransportError::Gone`] by column when a cell is not there any more.
     fn get(&self, pointer: &ColumnRef) -> Result<Vec<View>, TransportError>;
+
+    /// Room for cells, to be filled and then put ([`Transport::put_room`]): where they are to lie, if this transport reaches
+    /// there.
+    ///
+    /// # Errors
+    /// [`TransportError::Unit`] when the lengths do not fit the column, or there is no room.
+    fn reserve(&self, target: Target<'_>, lens: Lens<'_>) -> Result<Room, TransportError> {
+        let wanted = Wanted::of(target.column, lens).map_err(misfit)?;
+        Ok(Room::apart(target, wanted, Block::alone))
+    }
+
+    /// Stores the cells that room was filled with, as [`Transport::put`] does; those that lie in place are not copied.
+    ///
+    /// # Errors
+    /// As [`Transport::put`]; [`TransportError::Travel`] when the room is not of this store, or for another column.
+    fn put_room(&self, target: Target<'_>, room: Room) -> Result<Placed, TransportError> {
+        let rows = room.rows();
+        match room.place_for(target)? {
+            Place::Apart { offsets, values } => {
+                self.put(target, array(target.column, rows, offsets, values).map_err(misfit)?)
+            }
+            Place::Here(..) | Place::Near(_) => Err(TransportError::elsewhere(target.column)),
+        }
+    }
 
     /// A cell that the caller fills step by step and puts once it is complete; its bytes are counted meanwhile.
     fn open(&self, partition: PartitionId, id: ColumnId) -> OpenCell;
@@ -104,6 +133,18 @@ impl View {
         &self.array
     }
 
+    /// The bytes of the cells' own elements, text or bytes, one cell after the other: little-endian, row-major. They stay where they
+    /// are while the view lives.
+    pub fn values(&self) -> &[u8] {
+        arrow_map::own_bytes(&self.array).unwrap_or_default()
+    }
+
+    /// The segment of a store that its [`View::values`] lie in, as this process has mapped it; `None` where they lie elsewhere (on
+    /// the heap, received over the network).
+    pub fn mapping(&self) -> Option<Arc<Mapping>> {
+        Mapping::of(self.values())
+    }
+
     /// Number of cells.
     pub fn len(&self) -> usize {
         self.array.len()
@@ -142,6 +183,12 @@ pub enum TransportError {
 }
 
 impl TransportError {
+    /// Room that another store gave.
+    pub(crate) fn elsewhere(column: &Column) -> Self {
+        let why = "the room was reserved of another store, or over another connection; reserve it in the session that puts it";
+        Self::Travel { column: column.name.clone(), why: why.to_owned() }
+    }
+
     /// Why a column is not read.
     pub(crate) fn of(column: &str, error: UnitError) -> Self {
         match error {

@@ -40,7 +40,7 @@ impl Backing {
         }
     }
 
-    /// Room that another process fills in place; `None` where none can.
+    /// Room that is filled in place; `None` where there is none such.
     pub(super) fn reserve(
         &self,
         filler: Filler,

@@ -52,7 +52,7 @@ use self::{
     chunk::Chunk,
 };
 pub use self::{
-    arena::{ArenaError, MemoryStats},
+    arena::{ArenaError, Mapping, MemoryStats},
     open::OpenCell,
     spill::SpillError,
     stats::{ColumnBytes, Stats},
@@ -239,7 +239,7 @@ impl Unit {
         self.settle(writer, target, &stored)
     }
 
-    /// Room for cells of a column that another process of the host fills in place; `None` where the bytes lie otherwise.
+    /// Room for cells of a column that is filled in place, here or by another process of the host; `None` where the bytes lie otherwise.
     pub(crate) fn reserve(
         &self,
         filler: Filler,
@@ -249,7 +249,7 @@ impl Unit {
         Ok(self.inner.backing.reserve(filler, column, layout)?)
     }
 
-    /// Stores the cells that another process has filled in place.
+    /// Stores the cells that were filled in place.
     pub(crate) fn write_filled(
         &self,
         writer: Option<Writer>,

@@ -136,7 +136,7 @@ fn what_another_process_has_filled_is_not_copied() {
         let place = reserved.backed();
         // As the other process does it.
         let mapped = Fillable::over(&place.writable().unwrap(), place.len() as u64).unwrap();
-        mapped.fill(place.at as u64, &array).unwrap();
+        mapped.lend(place.at as u64, Layout::of(&array)).unwrap().fill(&array);
         let placed = unit.write_filled(None, target(&column), reserved).unwrap();
         let views = unit.read(PartitionId(1), ColumnId(2), &[run(&placed, 100)]).unwrap();
         assert_eq!(views[0].array(), &array);
@@ -170,7 +170,8 @@ fn what_another_process_says_of_its_cells_is_not_believed() {
             let reserved = unit.reserve(Filler::Process(1), column, *layout).unwrap().unwrap();
             let place = reserved.backed();
             let mapped = Fillable::over(&place.writable().unwrap(), place.len() as u64).unwrap();
-            mapped.fill(place.at as u64, &cells(0..8)).unwrap();
+            let numbers = cells(0..8);
+            mapped.lend(place.at as u64, Layout::of(&numbers)).unwrap().fill(&numbers);
             let error = unit.write_filled(None, target(column), reserved).unwrap_err().to_string();
             assert!(error.contains(why), "{layout:?} of `{}`: {error}", column.name);
         }

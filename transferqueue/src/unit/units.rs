@@ -106,7 +106,7 @@ impl Units {
         self.emptiest().write_for(writer, target, array)
     }
 
-    /// Room that another process fills in place, and the unit it is of; `None` where bytes lie otherwise.
+    /// Room that is filled in place, and the unit it is of; `None` where bytes lie otherwise.
     pub(crate) fn reserve(
         &self,
         filler: Filler,
@@ -116,6 +116,11 @@ impl Units {
         let unit = self.emptiest();
         let reserved = unit.reserve(filler, column, layout)?;
         Ok(reserved.map(|reserved| (unit.clone(), reserved)))
+    }
+
+    /// Whether this is one of them.
+    pub(crate) fn has(&self, unit: &Unit) -> bool {
+        self.iter().any(|own| Arc::ptr_eq(&own.inner, &unit.inner))
     }
 
     /// A process fills nothing in place any more.

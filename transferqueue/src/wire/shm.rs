@@ -6,10 +6,13 @@
 //!
 //! What was granted is held until it is released or the connection ends. A put is two questions: [`Question::Reserve`] is
 //! answered with a place in a segment that this connection alone may write to, and once the cells lie there, [`Question::Fill`]
-//! with where they count as put. Room that is not filled is free again when the connection ends. Cells of a few bytes are put by
-//! one question, [`Question::Bring`], and travel with it. A command that does not wait is a question as well.
+//! with where they count as put. Room that is not filled is free again when it is released or the connection ends. Cells of a few bytes
+//! are put by one question, [`Question::Bring`], and travel with it. A command that does not wait is a question as well.
 
 use super::{Answer, Call, Failure, Nothing, Placed, Pointer, Put};
+
+/// A client numbers the rooms that it may release from here on; grants, which the server numbers from 1, do not come here.
+pub(crate) const FIRST_ROOM: u64 = 1 << 63;
 
 /// Descriptors that travel with one frame, at most.
 pub(crate) const DESCRIPTORS: usize = 64;
@@ -31,7 +34,7 @@ pub enum Question {
     /// Where do these cells lie?
     #[prost(message, tag = "2")]
     Get(Pointer),
-    /// This grant is not needed any more.
+    /// This grant, or this room (from [`FIRST_ROOM`] on), is not needed any more.
     #[prost(uint64, tag = "3")]
     Release(u64),
     /// Where shall these cells lie?

@@ -176,7 +176,7 @@ fn a_segment_is_registered_once_and_for_as_long_as_it_is_there() {
     assert_eq!(numbers(&paths(&readers[0]).get(&served.pointer).unwrap()), Vec::from_iter(0..10));
     assert_eq!(ucx.registered(), 2);
     // Cells of one chunk are freed together; the store keeps a segment of its own for the next ones.
-    session.drop_rows(PartitionId(0), &Rows::run(RowId(0), 20_010), "a test").unwrap();
+    session.drop_rows(PartitionId(0), &Rows::run(RowId(0), 20_010), "a_test").unwrap();
     drop((session, writer));
     until("the segment's registration is gone", || ucx.registered() == 1);
     assert!(paths(&readers[0]).get(pointer).unwrap_err().is_gone());

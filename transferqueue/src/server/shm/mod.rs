@@ -36,11 +36,12 @@ use super::{
     writing,
 };
 use crate::{
+    arrow_map,
     error::Error,
     unit::arena::{Backed, Watch},
     wire::{
         self, Answer, Failure, Nothing,
-        shm::{Ask, DESCRIPTORS, Enter, Place, Question, Reserve, Room, Say, Segments, Word},
+        shm::{Ask, DESCRIPTORS, Enter, FIRST_ROOM, Place, Question, Reserve, Room, Say, Segments, Word},
     },
 };
 
@@ -134,6 +135,10 @@ impl Neighbour {
             let ask: Ask = wire::decode("question", &frame).map_err(io::Error::other)?;
             let word = match ask.question {
                 Some(Question::Enter(enter)) => self.enter(&enter, token),
+                Some(Question::Release(room @ FIRST_ROOM..)) => {
+                    self.rooms.release(room);
+                    continue;
+                }
                 Some(Question::Release(grant)) => {
                     self.grants.release(grant);
                     continue;
@@ -196,7 +201,7 @@ impl Neighbour {
     }
 
     async fn get(&mut self, pointer: wire::Pointer) -> io::Result<Word> {
-        let mut located = match self.grants.locate(&self.service, pointer, granting::all_values) {
+        let mut located = match self.grants.locate(&self.service, pointer, arrow_map::leaf_bytes) {
             Ok(located) => located,
             Err(Unlocated::Elsewhere(why)) => return Ok(Word::Elsewhere(why)),
             Err(Unlocated::Failure(failure)) => return Ok(Word::Failure(failure)),

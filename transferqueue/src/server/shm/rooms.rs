@@ -74,6 +74,13 @@ impl Rooms {
         Ok(Some(backed))
     }
 
+    /// Room that will not be filled.
+    pub(super) fn release(&mut self, room: u64) {
+        if let Some(room) = self.rooms.remove(&room) {
+            self.bytes -= room.reserved.layout().bytes();
+        }
+    }
+
     /// Cells lie where room was reserved for them: they are looked at, and held for the session that has put them.
     pub(super) fn fill(&mut self, service: &Service, Fill { room, put }: Fill) -> Result<wire::Placed, Error> {
         let found = self.rooms.remove(&room);

@@ -202,7 +202,7 @@ impl Worker {
 
     fn place(&mut self, sight: &Sight<'_>, partition: PartitionId, outputs: &Outputs, rows: u64, partial: bool) {
         let Ok(described) = sight.store.describe(partition) else { return };
-        let encoded = outputs.encode("", &described.columns, &Rows::run(RowId(0), rows)).unwrap();
+        let encoded = outputs.arrays("", &described.columns, &Rows::run(RowId(0), rows)).unwrap();
         for (column, array) in encoded {
             self.steps.push_back(Step::Place { partition, column: column.0, array, partial });
         }

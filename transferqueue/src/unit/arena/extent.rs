@@ -37,7 +37,7 @@ impl Layout {
     }
 
     /// Where the values begin.
-    fn values_at(&self) -> usize {
+    pub(super) fn values_at(&self) -> usize {
         self.offsets.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX)
     }
 }
@@ -50,9 +50,14 @@ fn parts(array: &ArrayRef) -> [&[u8]; 2] {
 /// Copies the cells of an array to where they are to lie. Once, by the one who was given the range.
 pub(super) fn fill(mapping: &Mapping, at: usize, array: &ArrayRef) {
     let (layout, [offsets, values]) = (Layout::of(array), parts(array));
+    fill_offsets(mapping, at, layout, offsets);
+    mapping.write(at + layout.values_at(), values);
+}
+
+/// Writes all but the values of cells, likewise.
+pub(super) fn fill_offsets(mapping: &Mapping, at: usize, layout: Layout, offsets: &[u8]) {
     mapping.write(at, offsets);
     mapping.write(at + layout.offsets, &[0; ALIGN][..layout.values_at() - layout.offsets]);
-    mapping.write(at + layout.values_at(), values);
 }
 
 /// Ranges begin on cache lines, as Arrow wants it.
@@ -91,6 +96,18 @@ impl<R: Room> Extent<R> {
     /// Copies the cells in.
     pub(super) fn fill(&self, array: &ArrayRef) {
         fill(self.room.mapping(), self.at, array);
+    }
+
+    /// Writes the offsets of cells whose values are written in place.
+    pub(super) fn fill_offsets(&mut self, layout: Layout, offsets: &[u8]) {
+        fill_offsets(self.room.mapping(), self.at, layout, offsets);
+    }
+
+    /// The values' bytes, to be written in place.
+    #[expect(unsafe_code, reason = "memory that the range owns")]
+    pub(super) fn values_mut(&mut self, layout: Layout) -> &mut [u8] {
+        // SAFETY: the range is this extent's alone, which is borrowed mutably: nothing reads it before it is shared.
+        unsafe { self.room.mapping().bytes_mut(self.at + layout.values_at(), layout.values) }
     }
 
     /// Its segment, and where it begins there.

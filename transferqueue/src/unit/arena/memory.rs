@@ -234,7 +234,7 @@ impl Segment {
             Ok(file) => (file, true),
             Err(_) => (file(bytes, MemfdFlags::empty()).map_err(failed("reserve it"))?, false),
         };
-        let mapping = Arc::new(Mapping::over(&file, true).map_err(failed("map it"))?);
+        let mapping = Mapping::over(&file, true).map_err(failed("map it"))?;
         Ok(Self { number, id: places::next(), file, mapping, huge, pool, farewells: Farewells::default() })
     }
 

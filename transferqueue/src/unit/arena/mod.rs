@@ -44,17 +44,17 @@ use rustix::fs::{FallocateFlags, fallocate};
 use serde::{Deserialize, Serialize};
 
 pub(super) use self::mapped::mapped;
-pub use self::memory::MemoryStats;
 use self::{extent::Extent, index::Place, segment::Segment};
 pub(crate) use self::{
     extent::Layout,
-    foreign::{Fillable, Foreign},
+    foreign::{Fillable, Foreign, Lent},
     index::Entry,
     memory::Memory,
     places::{Backed, Places, Watch},
     region::Region,
     reserved::{Filled, Filler, Reserved},
 };
+pub use self::{mapping::Mapping, memory::MemoryStats};
 use crate::{
     arrow_map::{self, MapError},
     disk::Disk,

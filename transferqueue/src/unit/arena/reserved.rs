@@ -1,7 +1,7 @@
-//! Room that another process of the host fills in place: it writes the cells where they are to lie, and nothing is copied after.
+//! Room that is filled in place: cells are written where they are to lie, and nothing is copied after.
 //!
-//! Each such process has segments of its own, which it alone may write to. Room that it never says it has filled is free again
-//! when [`Reserved`] goes, and what it had begun with it.
+//! Each other process of the host that does so has segments of its own, which it alone may write to. Room that nobody says is
+//! filled is free again when [`Reserved`] goes, and what was begun with it.
 
 use std::sync::Arc;
 
@@ -70,6 +70,24 @@ impl Reserved {
         self.layout
     }
 
+    /// Writes the offsets, for whoever fills the values in this process.
+    pub(crate) fn fill_offsets(&mut self, offsets: &[u8]) {
+        let layout = self.layout;
+        match &mut self.room {
+            Room::Memory(extent) => own(extent).fill_offsets(layout, offsets),
+            Room::Files(extent) => own(extent).fill_offsets(layout, offsets),
+        }
+    }
+
+    /// The values' bytes, to be written in this process.
+    pub(crate) fn values_mut(&mut self) -> &mut [u8] {
+        let layout = self.layout;
+        match &mut self.room {
+            Room::Memory(extent) => own(extent).values_mut(layout),
+            Room::Files(extent) => own(extent).values_mut(layout),
+        }
+    }
+
     /// The cells, once they are written. What another process says of them is not believed: they are looked at as if they had
     /// come over the network.
     ///
@@ -88,6 +106,11 @@ impl Reserved {
         }
         Ok(filled)
     }
+}
+
+/// A range that no array has been made of.
+fn own<T>(extent: &mut Arc<T>) -> &mut T {
+    Arc::get_mut(extent).expect("invariant: a range is shared once it is filled, and not before")
 }
 
 impl Filled {

@@ -104,7 +104,7 @@ impl Segment {
         (index, index_path): (File, PathBuf),
         payloads: usize,
     ) -> Result<Arc<Self>, ArenaError> {
-        let mapping = Arc::new(Mapping::over(&data, false).map_err(ArenaError::io(&data_path, "map it"))?);
+        let mapping = Mapping::over(&data, false).map_err(ArenaError::io(&data_path, "map it"))?;
         let end = if payloads > 0 { mapping.len() } else { 0 };
         let state = Mutex::new(State { end, payloads, pending: BTreeSet::new(), index, lines: 0 });
         let (disk, closing, sealed) = (disk.clone(), closing.clone(), AtomicBool::new(false));

@@ -291,3 +291,37 @@ fn what_an_earlier_life_did_not_flush_is_flushed_with_the_next_one() {
     arena.close();
     drop(found);
 }
+
+#[test]
+fn what_is_attached_to_a_mapping_is_made_once_and_goes_before_the_memory() {
+    /// Says whether the memory that it was attached to is mapped when it goes.
+    struct Attached(usize, Arc<Mutex<Option<bool>>>);
+    impl Drop for Attached {
+        fn drop(&mut self) {
+            let maps = fs::read_to_string("/proc/self/maps").unwrap();
+            let range = |line: &str| {
+                let (from, rest) = line.split_once('-')?;
+                let (to, _) = rest.split_once(' ')?;
+                Some(usize::from_str_radix(from, 16).ok()?..usize::from_str_radix(to, 16).ok()?)
+            };
+            let mapped = maps.lines().filter_map(range).any(|range| range.contains(&self.0));
+            *self.1.lock().unwrap() = Some(mapped);
+        }
+    }
+    let memory = Memory::new(SEGMENT);
+    let [first, second] = [1, 2].map(|from| memory.store(&dense(), &numbers(from, 10)).unwrap());
+    let bytes = |array: &ArrayRef| Mapping::of(arrow_map::leaf_bytes(array).unwrap());
+    let (mapping, gone) = (bytes(&first).unwrap(), Arc::default());
+    let start = mapping.range().cast::<u8>().as_ptr() as usize;
+    let refused = mapping.attached(|_| Err::<Attached, _>("not yet")).err();
+    assert_eq!(refused, Some("not yet"));
+    let make = |_: &Mapping| Ok::<_, ()>(Attached(start, Arc::clone(&gone)));
+    let attached = mapping.attached(make).unwrap();
+    let again = bytes(&second).unwrap().attached(|_| -> Result<Attached, ()> { panic!("made twice") });
+    assert!(Arc::ptr_eq(&attached, &again.unwrap()), "one segment, one attachment");
+    assert!(bytes(&numbers(0, 10)).is_none(), "on the heap");
+    drop((attached, mapping, first, second));
+    assert_eq!(*gone.lock().unwrap(), None, "the store keeps the segment");
+    drop(memory);
+    assert_eq!(*gone.lock().unwrap(), Some(true));
+}
