@@ -16,6 +16,11 @@ use transferqueue::{catalog::Event, log};
 /// The store and every stage in a process of its own.
 const APART: &str = "+store={kind: process}";
 const GROUP: usize = 4;
+/// A worker that is killed six times in a row while the run does not get on ends it: after so many kills it is let get on, however slow
+/// the machine is.
+const IN_VAIN: u64 = 4;
+/// Longest wait for that.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Sessions are lost after 30 s of silence.
 const LONG_STOP: Duration = Duration::from_secs(33);
 
@@ -74,6 +79,12 @@ impl Harness {
         fs::read_to_string(self.said_at()).unwrap_or_default()
     }
 
+    /// Bytes of what the phases have trained.
+    fn trained(&self) -> u64 {
+        let audit = |phase: &str| fs::metadata(self.place.run_file("small", phase)).map_or(0, |file| file.len());
+        audit("audit.jsonl") + audit("phases/warmup/audit.jsonl")
+    }
+
     /// What lives of this run, the runner included.
     fn alive(&self) -> usize {
         let here = self.place.path().as_os_str().as_encoded_bytes();
@@ -98,20 +109,27 @@ fn a_run_survives_kills_and_stops_of_all_its_processes() {
     let mut run = harness.start();
     let (mut kills, mut store_kills, mut runner_kills, mut stops, mut long_stops) = (0_u64, 0_u64, 0_u64, 0_u64, 0_u64);
     let mut most_descriptors = 0;
+    // What was trained when it was looked last, and kills by then.
+    let mut got_on = (0, 0);
     let begun = Instant::now();
     while kills < wanted {
         std::thread::park_timeout(Duration::from_millis((300 + dice.below(900)) * ranks));
         let looking = Instant::now();
         let store = loop {
+            let trained = harness.trained();
+            if trained != got_on.0 {
+                got_on = (trained, kills);
+            }
+            let in_vain = kills - got_on.1 >= IN_VAIN;
             if let Some(status) = run.try_wait().expect("its status") {
                 panic!("seed {seed}: after {kills} kills the run ended ({status}):\n{}", harness.said());
             }
-            if let Some(store) = living_store(run.id()) {
+            if let Some(store) = living_store(run.id()).filter(|_| !in_vain) {
                 break store;
             }
-            let said =
-                || format!("seed {seed}: after {kills} kills the store is not started again:\n{}", harness.said());
-            assert!(looking.elapsed() < Duration::from_secs(120), "{}", said());
+            let what = if in_vain { "the run does not get on" } else { "the store is not started again" };
+            let said = || format!("seed {seed}: after {kills} kills {what}:\n{}", harness.said());
+            assert!(looking.elapsed() < PATIENCE, "{}", said());
             std::thread::park_timeout(Duration::from_millis(10));
         };
         most_descriptors = most_descriptors.max(descriptors(store));
