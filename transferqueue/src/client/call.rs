@@ -42,6 +42,8 @@ impl Inner {
         let options = self.channels.options();
         let body = json(command);
         let mut what = format!("`{}`", name(command));
+        // Who says goodbye waits for no store that has no time.
+        let near = near.filter(|_| !matches!(command, Command::CloseSession));
         let mut once = near;
         loop {
             let now = Instant::now();
