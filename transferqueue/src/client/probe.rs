@@ -26,8 +26,8 @@ const BYTES: u64 = 64 << 20;
 const ROUNDS: usize = 5;
 /// Cells that are gone before they are read are looked for again, so often.
 const TRIES: usize = 5;
-/// Rows of a partition among which cells are looked for, and questions until there are enough of them.
-const ROWS: usize = 1 << 16;
+/// The newest rows of a partition, among which cells are looked for, and questions until there are enough of them.
+const ROWS: u64 = 1 << 13;
 const QUESTIONS: usize = 64;
 
 /// One way to the store.
@@ -130,16 +130,18 @@ fn measure(
             Err(error) => return Ok(Err(error.to_string())),
         }
     }
-    Ok(Err(format!("cells of `{}` are gone as soon as they are found {gone}", column.column)))
+    Ok(Err(format!("cells of `{}` are gone as soon as they are found ({gone}); ask again", column.column)))
 }
 
 /// Some cells of a column, of whichever rows have one.
 fn some(remote: &Remote, column: &ColumnView) -> Result<Option<ColumnRef>, Error> {
     let partition = remote.partition(&column.partition)?;
-    let (rows, _) = remote.resolve(partition, None, &[])?;
+    // Not all live rows: there may be millions.
+    let born = remote.born(partition)?;
+    let rows = (born.saturating_sub(ROWS)..born).map(RowId);
     let mut left = (BYTES / (column.bytes_live / column.cells).max(1)).max(1);
     let mut found: Option<ColumnRef> = None;
-    let mut parts: Vec<Vec<RowId>> = vec![rows.rows.iter().take(ROWS).collect()];
+    let mut parts: Vec<Vec<RowId>> = vec![rows.collect()];
     for _ in 0..QUESTIONS {
         let Some(part) = parts.pop().filter(|_| left > 0) else { break };
         match remote.resolve(partition, Some(&part.iter().copied().take(left as usize).collect()), &[&column.column]) {
@@ -152,7 +154,7 @@ fn some(remote: &Remote, column: &ColumnView) -> Result<Option<ColumnRef>, Error
                     }
                 }
             }
-            // One of them has no cell: each half by itself.
+            // One of them is gone, or has no cell: each half by itself.
             Err(Error::Refused(_)) if part.len() > 1 => {
                 let (first, second) = part.split_at(part.len() / 2);
                 parts.extend([second.to_vec(), first.to_vec()]);
