@@ -14,7 +14,7 @@ use crate::{
     server::shm::Neighbour,
     wire::{
         decode,
-        shm::{Ask, Enter, Question, Say, Word},
+        shm::{Ask, Enter, Question, Say},
     },
 };
 
@@ -29,9 +29,10 @@ const ROOM: u64 = 1 << 18;
 pub fn neighbours(bytes: &[u8]) {
     let world = World::in_shared_memory(3);
     let before = memory(&world);
-    let placed = RUNTIME.block_on(talk(&world, bytes)).unwrap();
-    // What was put is held for session 1, until it ends.
-    assert!(placed || memory(&world) == before, "reserved room is free again");
+    let Said { questions, changes } = modest(bytes);
+    RUNTIME.block_on(talk(&world, &questions)).unwrap();
+    // Cells that were put are held for session 1, and those of a put that was refused lie in their chunk until it closes.
+    assert!(changes || memory(&world) == before, "reserved room is free again");
     world.verify();
 }
 
@@ -39,8 +40,7 @@ fn memory(world: &World) -> u64 {
     world.store.units().iter().map(|unit| unit.memory().unwrap().used).sum()
 }
 
-/// Whether any put was taken.
-async fn talk(world: &World, bytes: &[u8]) -> io::Result<bool> {
+async fn talk(world: &World, said: &[u8]) -> io::Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut neighbour = Neighbour::new(theirs, world.service.clone());
     let serving = tokio::spawn(async move { drop(neighbour.serve("token").await) });
@@ -48,7 +48,7 @@ async fn talk(world: &World, bytes: &[u8]) -> io::Result<bool> {
     let hearing = tokio::spawn(hear(answers));
     let enter = Enter { token: "token".into(), incarnation: world.service.incarnation };
     let mut sent = frame(&Ask { question: Some(Question::Enter(enter)) });
-    sent.extend(modest(bytes));
+    sent.extend_from_slice(said);
     // A server that hangs up does not hear the rest.
     drop(questions.write_all(&sent).await);
     drop(questions);
@@ -56,18 +56,17 @@ async fn talk(world: &World, bytes: &[u8]) -> io::Result<bool> {
     hearing.await?
 }
 
-/// Every word that comes is one that a client knows. Whether one of them says that a put was taken.
-async fn hear(mut answers: OwnedReadHalf) -> io::Result<bool> {
-    let mut placed = false;
+/// Every word that comes is one that a client knows.
+async fn hear(mut answers: OwnedReadHalf) -> io::Result<()> {
     loop {
         let mut len = [0; 4];
         if answers.read_exact(&mut len).await.is_err() {
-            return Ok(placed);
+            return Ok(());
         }
         let mut frame = vec![0; u32::from_le_bytes(len) as usize];
         answers.read_exact(&mut frame).await?;
         let say: Say = decode("answer", &frame).unwrap();
-        placed |= matches!(say.word.unwrap(), Word::Placed(_));
+        say.word.unwrap();
     }
 }
 
@@ -77,9 +76,16 @@ fn frame(ask: &Ask) -> Vec<u8> {
     frame
 }
 
+struct Said {
+    questions: Vec<u8>,
+    /// Whether a put or a command is among them.
+    changes: bool,
+}
+
 /// The same bytes, with less room asked for.
-fn modest(mut bytes: &[u8]) -> Vec<u8> {
+fn modest(mut bytes: &[u8]) -> Said {
     let mut sent = Vec::with_capacity(bytes.len());
+    let mut changes = false;
     while let Some((len, rest)) = bytes.split_first_chunk::<4>()
         && let Some((body, rest)) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)
     {
@@ -88,20 +94,26 @@ fn modest(mut bytes: &[u8]) -> Vec<u8> {
                 (reserve.offsets, reserve.values) = (reserve.offsets % ROOM, reserve.values % ROOM);
                 sent.extend(frame(&Ask { question: Some(Question::Reserve(reserve)) }));
             }
-            _ => sent.extend_from_slice(&bytes[..bytes.len() - rest.len()]),
+            Ok(Ask { question }) => {
+                changes |= matches!(question, Some(Question::Fill(_) | Question::Bring(_) | Question::Call(_)));
+                sent.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
+            }
+            // The server hangs up here.
+            Err(_) => break,
         }
         bytes = rest;
     }
     sent.extend_from_slice(bytes);
-    sent
+    Said { questions: sent, changes }
 }
 
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use crate::{
+        catalog::command::Command,
         link::Link,
         wire::{
-            Pointer, Put,
+            Call, Pointer, Put, json,
             shm::{Bring, Fill, Reserve},
         },
     };
@@ -124,10 +136,19 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     // What lies in fresh room are zeros: three numbers, and the same put again.
     seeds.push([ask(Question::Reserve(reserve)), fill(1), ask(Question::Reserve(reserve)), fill(1)].concat());
     seeds.push([ask(Question::Reserve(reserve)), fill(2)].concat());
+    // A put that is refused: no session has this number.
+    seeds.push(
+        [ask(Question::Reserve(reserve)), ask(Question::Fill(Fill { room: 1, put: Put { session: 9, ..put } }))]
+            .concat(),
+    );
     let tokens = Put { column: 4, ..put };
     let offsets: Vec<u8> = [0, 2, 2].into_iter().flat_map(i32::to_le_bytes).collect();
     let bring = Bring { put: tokens, rows: 2, offsets: offsets.into(), values: vec![7; 8].into() };
     seeds.push(ask(Question::Bring(bring)));
+    // Commands: a number that is put, and the session's end.
+    let call = |command: &Command| Call { session: Some(1), seq: 1, command: json(command), ..Call::default() };
+    seeds.push(ask(Question::Call(call(&Command::Heartbeat))));
+    seeds.push([ask(Question::Reserve(reserve)), fill(1), ask(Question::Call(call(&Command::CloseSession)))].concat());
     seeds.push(vec![0xff; 64]);
     seeds
 }
