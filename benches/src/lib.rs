@@ -164,6 +164,13 @@ impl Report {
     }
 }
 
+/// Where what a program measures cannot be had: exit status 77, which is no success.
+#[allow(clippy::print_stderr, reason = "a command says why it did nothing")]
+pub fn skipped(why: impl std::fmt::Display) -> ExitCode {
+    eprintln!("nothing was measured: {why}");
+    ExitCode::from(77)
+}
+
 #[allow(clippy::print_stderr, reason = "a command says why it fails")]
 fn failed(why: &str) -> ExitCode {
     eprintln!("{why}");

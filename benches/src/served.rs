@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    ffi::OsStr,
     io::{BufRead, BufReader, Lines, Write},
     process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -80,9 +81,15 @@ pub struct Served {
 impl Served {
     /// Starts this program once more, as the store.
     pub fn start() -> Self {
+        Self::start_under(&[])
+    }
+
+    /// The same under a tool: its command, to which the program's own is added.
+    pub fn start_under(tool: &[&str]) -> Self {
         let program = env::current_exe().expect("this program");
-        let (input, output) = (Stdio::piped(), Stdio::piped());
-        let mut process = Command::new(program).arg(SERVE).stdin(input).stdout(output).spawn().expect("a process");
+        let mut words = tool.iter().map(OsStr::new).chain([program.as_os_str(), OsStr::new(SERVE)]);
+        let mut command = Command::new(words.next().expect("a program"));
+        let mut process = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
         let mut said = BufReader::new(process.stdout.take().expect("its output")).lines();
         let [url, token] = [0, 1].map(|_| said.next().expect("a line").expect("text"));
         Self { process, said, url, token }

@@ -21,6 +21,7 @@ use std::{
 use tq_benches::{
     Better, GIB, Report, Row, median,
     served::{SERVE, Served, cell, definition, serve, store},
+    skipped,
 };
 use tq_cuda::{Device, Memory, Pinned};
 use transferqueue::{Lease, NewRow, Outputs, Session, client::Choice, transport::Lens};
@@ -32,8 +33,6 @@ const SIZES: [usize; 5] = [1 << 20, 8 << 20, 64 << 20, 256 << 20, 1 << 30];
 const AT_ONCE: usize = 4;
 /// From here on a copy through the store is to be as fast as a bare one.
 const JUDGED: usize = 64 << 20;
-/// The exit status when there is no device: nothing was measured.
-const SKIPPED: u8 = 77;
 
 fn soon() -> Instant {
     Instant::now() + Duration::from_secs(120)
@@ -259,7 +258,7 @@ fn measure(report: &mut Report, device: &Device, ways: &mut [Way<'_>; 2], bytes:
     }
 }
 
-#[allow(clippy::print_stderr, clippy::print_stdout, reason = "a command says what it works on")]
+#[allow(clippy::print_stdout, reason = "a command says what it works on")]
 fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some(SERVE) {
         serve(definition(&SIZES), |store, bytes| {
@@ -269,10 +268,7 @@ fn main() -> ExitCode {
     }
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(error) => {
-            eprintln!("nothing was measured: {error}");
-            return ExitCode::from(SKIPPED);
-        }
+        Err(error) => return skipped(error),
     };
     println!("{device:?}; registers read-only mappings: {:?}", device.registers_read_only());
     let (mut served, own) = (Served::start(), store(definition(&SIZES)));

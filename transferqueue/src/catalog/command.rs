@@ -328,6 +328,30 @@ pub enum Command {
     Settle,
 }
 
+impl Command {
+    /// The cells that it names.
+    pub(crate) fn cells(&self) -> &[CellWrite] {
+        match self {
+            Self::Put { cells, .. }
+            | Self::Write { cells, .. }
+            | Self::Save { cells, .. }
+            | Self::Commit { cells, .. } => cells,
+            _ => &[],
+        }
+    }
+
+    /// The same, to say where they lie.
+    pub(crate) fn cells_mut(&mut self) -> &mut [CellWrite] {
+        match self {
+            Self::Put { cells, .. }
+            | Self::Write { cells, .. }
+            | Self::Save { cells, .. }
+            | Self::Commit { cells, .. } => cells,
+            _ => &mut [],
+        }
+    }
+}
+
 pub(super) fn is_false(value: &bool) -> bool {
     !value
 }

@@ -45,6 +45,7 @@ impl Inner {
         // Who says goodbye waits for no store that has no time.
         let near = near.filter(|_| !matches!(command, Command::CloseSession));
         let mut once = near;
+        let along = lane.as_ref().map(|lane| lane.along(command)).unwrap_or_default();
         loop {
             let now = Instant::now();
             let until = match deadline {
@@ -57,13 +58,16 @@ impl Inner {
             if let Some(numbers) = &mut turn {
                 numbers.attempts += 1;
             }
+            let unwanted = lane.as_ref().map(|lane| lane.take_unwanted()).unwrap_or_default();
             let mut call = Call {
                 session: session.map(|id| id.0),
                 seq: turn.as_ref().map_or(0, |numbers| numbers.last + 1),
                 command: body.clone(),
                 wait_ms: None,
                 attempt: turn.as_ref().map(|numbers| numbers.attempts),
-                released: lane.as_ref().map(|lane| lane.take_released()).unwrap_or_default(),
+                released: unwanted.spots,
+                along: along.clone(),
+                unwanted: unwanted.puts,
             };
             let (first, answers) = match once.take().and_then(|shm| shm.call(&call)) {
                 Some(outcome) => {
@@ -88,6 +92,8 @@ impl Inner {
                         numbers.last += 1;
                     }
                     drop(turn);
+                    lane.iter().for_each(|lane| lane.named(&along));
+                    self.counts.put(answers.is_none(), along.len());
                     let reply = self.channels.parse("a reply", &bytes)?;
                     self.note(session, command, &reply);
                     return Ok(reply);

@@ -27,9 +27,13 @@ use crate::{
     schema::Column,
     server::limits::BATCH_BYTES,
     transport::{Placed, Purpose, Target, Transport, TransportError, View},
-    unit::{OpenCell, UnitError},
-    wire::{self, Pointer, Spot, Ticket},
+    unit::{OpenCell, UnitError, arena::Layout},
+    wire::{self, ALONG, Along, Pointer, Spot, Ticket},
 };
+
+/// Cells of no more bytes than these come along with the command that names them: one question instead of two or three, and a
+/// worker with little to put has no segment of its own.
+const ALONG_BYTES: usize = 16 << 10;
 
 /// The transport of one session.
 pub(super) struct Flight {
@@ -66,9 +70,21 @@ struct Hold {
     spot: Spot,
 }
 
+/// The same for cells that come along with a call.
+struct Kept {
+    lane: Arc<Lane>,
+    slot: u32,
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         self.lane.release(self.spot);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.lane.leave(self.slot);
     }
 }
 
@@ -182,6 +198,20 @@ pub(super) struct Numbered<'a> {
 }
 
 impl Begun<'_> {
+    /// Keeps few cells for the command that will name them; `None`: they are to be put before.
+    pub(super) fn along(&mut self) -> Result<Option<Placed>, TransportError> {
+        let Numbered { put, column, lane } = &self.numbered;
+        let map = |error| TransportError::Unit(UnitError::Map(error));
+        self.array = arrow_map::plain(column, &self.array).map_err(map)?;
+        if Layout::of(&self.array).bytes() > ALONG_BYTES {
+            return Ok(None);
+        }
+        let sizes = arrow_map::sizes(column, &self.array).map_err(map)?;
+        let Some(slot) = lane.keep(Along::new(*put, &self.array)) else { return Ok(None) };
+        let hold = Box::new(Kept { lane: lane.clone(), slot });
+        Ok(Some(Placed { chunk: ALONG, slot, sizes, hold }))
+    }
+
     /// The cells lie where the store says.
     pub(super) fn end(self, placed: wire::Placed) -> Result<Placed, TransportError> {
         self.numbered.end(placed, self.array.len())

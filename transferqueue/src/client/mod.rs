@@ -68,7 +68,7 @@ use crate::{
     session::Session,
     transport::Transport,
     unit::Unit,
-    wire::{self, Hello, PROTOCOL, Welcome, action, shm::Enter, ucx::Offer},
+    wire::{self, FEATURE_ALONG, Hello, PROTOCOL, Welcome, action, shm::Enter, ucx::Offer},
 };
 
 /// How a client behaves.
@@ -125,6 +125,8 @@ struct Inner {
     offers_memory: bool,
     /// Whether it offers anything through UCX.
     offers_ucx: bool,
+    /// Whether small cells may come along with a command.
+    takes_along: bool,
     /// The store's memory, where it can be mapped.
     shm: Option<Arc<Shm>>,
     /// Beside it, or where it cannot.
@@ -152,7 +154,7 @@ impl Remote {
         let until = Instant::now() + options.patience;
         let (token, choice, patience) = (token.trim(), options.transport, options.patience);
         let mut channels = Channels::new(url, token, options)?;
-        let (definition, near, offer) = runtime::block_on(async {
+        let (definition, welcome) = runtime::block_on(async {
             let hello = Hello { protocol: PROTOCOL, features: vec!["flight".to_owned()] };
             let answer = channels.question(action::HANDSHAKE, hello.encode_to_vec().into(), until).await?;
             let welcome = heard(channels.message(action::HANDSHAKE, &answer)?);
@@ -162,8 +164,10 @@ impl Remote {
             }
             channels.know(welcome.incarnation);
             let answer = channels.question(action::DEFINITION, Bytes::new(), until).await?;
-            Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome.shm, welcome.ucx))
+            Ok::<_, Error>((channels.parse(action::DEFINITION, &answer)?, welcome))
         })?;
+        let takes_along = welcome.features.iter().any(|feature| feature == FEATURE_ALONG);
+        let (near, offer) = (welcome.shm, welcome.ucx);
         let offers_memory = near.is_some();
         let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
         let shm = near_memory(url, choice, near, |address| {
@@ -178,6 +182,7 @@ impl Remote {
             open: Unit::new(0, 0),
             offers_memory,
             offers_ucx: offer.is_some(),
+            takes_along,
             ucx: None,
             shm,
             counts: Arc::default(),

@@ -13,7 +13,7 @@ use arrow::array::ArrayRef;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    flight::{Flight, Received},
+    flight::{Begun, Flight, Received},
     runtime::block_on,
     shm::Shm,
 };
@@ -36,7 +36,8 @@ pub enum Choice {
     Auto,
     /// Over Arrow Flight alone.
     Flight,
-    /// Through shared memory alone: what cannot be read there is an error.
+    /// Through shared memory alone: what cannot be read there is an error. (Small cells come along with the command that names
+    /// them, which goes over the network when nobody answers on the socket.)
     Shm,
     /// Gets through UCX alone: what cannot be read there is an error. Puts as with `auto`. Refused in a build without the feature
     /// `ucx`.
@@ -126,6 +127,12 @@ pub struct Traffic {
 }
 
 impl Counts {
+    /// So many puts came along with a command; `near`: over the socket of the same host.
+    pub(super) fn put(&self, near: bool, puts: usize) {
+        let way = if near { &self.puts.shm } else { &self.puts.flight };
+        way.fetch_add(puts as u64, Ordering::Relaxed);
+    }
+
     pub(super) fn traffic(&self) -> Traffic {
         let read = |ways: &Ways<AtomicU64>| Ways {
             shm: ways.shm.load(Ordering::Relaxed),
@@ -180,6 +187,23 @@ impl Paths {
         }
     }
 
+    /// Puts cells, before any command names them.
+    fn put_apart(&self, begun: Begun<'_>) -> Result<Placed, TransportError> {
+        let near = self.near(&begun.column.name, |shm| shm.put(begun.numbered.put, begun.column, &begun.array))?;
+        let placed = match near {
+            Some(placed) => {
+                self.counts.puts.shm.fetch_add(1, Ordering::Relaxed);
+                placed
+            }
+            None => {
+                let placed = self.flight.send(&begun)?;
+                self.counts.puts.flight.fetch_add(1, Ordering::Relaxed);
+                placed
+            }
+        };
+        begun.end(placed)
+    }
+
     /// Through shared memory, where there is any.
     fn near<T>(
         &self,
@@ -200,20 +224,15 @@ impl Transport for Paths {
     }
 
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
-        let begun = self.flight.begin(target, array)?;
-        let near = self.near(&begun.column.name, |shm| shm.put(begun.numbered.put, begun.column, &begun.array))?;
-        let placed = match near {
-            Some(placed) => {
-                self.counts.puts.shm.fetch_add(1, Ordering::Relaxed);
-                placed
-            }
-            None => {
-                let placed = self.flight.send(&begun)?;
-                self.counts.puts.flight.fetch_add(1, Ordering::Relaxed);
-                placed
-            }
-        };
-        begun.end(placed)
+        self.put_apart(self.flight.begin(target, array)?)
+    }
+
+    fn put_along(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
+        let mut begun = self.flight.begin(target, array)?;
+        match self.flight.client.takes_along.then(|| begun.along()).transpose()?.flatten() {
+            Some(placed) => Ok(placed),
+            None => self.put_apart(begun),
+        }
     }
 
     fn reserve(&self, target: Target<'_>, lens: Lens<'_>) -> Result<Room, TransportError> {

@@ -33,15 +33,11 @@ use crate::{
     wire::{
         self, Call, Outcome, Pointer,
         shm::{
-            Ask, Bring, DESCRIPTORS, Enter, FIRST_ROOM, Fill, Granted, Piece, Place, Question, Reserve, Room, Say,
-            Segments, Word,
+            Ask, DESCRIPTORS, Enter, FIRST_ROOM, Fill, Granted, Piece, Place, Question, Reserve, Room, Say, Segments,
+            Word,
         },
     },
 };
-
-/// Cells of no more bytes than these are sent along with their put: that is one question instead of two, and a worker with
-/// little to put has no segment of its own.
-const BRING_BYTES: usize = 16 << 10;
 
 /// Connections for commands: as many threads as this may have one under way, others ask over the network.
 const CALLS: usize = 4;
@@ -178,15 +174,7 @@ impl Shm {
     ) -> Result<wire::Placed, Otherwise> {
         let refused = |why| Otherwise::Refused(TransportError::Travel { column: column.name.clone(), why });
         let array = arrow_map::plain(column, array).map_err(|error| refused(error.to_string()))?;
-        let layout = Layout::of(&array);
-        if layout.bytes() <= BRING_BYTES {
-            let rows = layout.rows as u32;
-            let [offsets, values] =
-                [arrow_map::offset_bytes(&array), arrow_map::leaf_bytes(&array).unwrap_or_default()]
-                    .map(bytes::Bytes::copy_from_slice);
-            return self.placed(&column.name, Question::Bring(Bring { put, rows, offsets, values }));
-        }
-        let mut claim = self.room((put.partition, put.column), &column.name, layout)?;
+        let mut claim = self.room((put.partition, put.column), &column.name, Layout::of(&array))?;
         // Others use the connection meanwhile.
         claim.lent().fill(&array);
         self.fill(claim, put, &column.name)

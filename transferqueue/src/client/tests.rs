@@ -201,6 +201,28 @@ fn several_threads_share_a_session_while_one_of_them_waits() {
     }
 }
 
+#[test]
+fn a_small_put_is_one_question_and_a_large_one_says_first_where_its_cells_lie() {
+    for (choice, shared) in [(Choice::Shm, true), (Choice::Flight, false)] {
+        let served = served(shared, 10, &server::Options::default());
+        let options = Options { transport: choice, ..Options::default() };
+        let remote = Remote::connect(served.server.url(), served.server.token(), options).unwrap();
+        let session = remote.session("feeder").unwrap();
+        let asked = |traffic: Traffic| if shared { traffic.calls.shm } else { traffic.calls.flight };
+        let put = |traffic: Traffic| if shared { traffic.puts.shm } else { traffic.puts.flight };
+        let before = remote.traffic();
+        for (first, count) in [(10_u32, 1), (11, 4_096), (4_107, 4_097)] {
+            let values = Outputs::new().dense("number", Vec::from_iter(first..first + count));
+            session.put(PartitionId(0), vec![NewRow::default(); count as usize], values, testing::soon()).unwrap();
+        }
+        let after = remote.traffic();
+        assert_eq!((asked(after) - asked(before), put(after) - put(before)), (3, 3), "{after:?}");
+        let (pointer, _) = served.store.resolve(PartitionId(0), None, &["number"]).unwrap();
+        assert_eq!(numbers(&remote.paths(session.id()).get(&pointer.columns[0]).unwrap()), Vec::from_iter(0..8_204));
+        assert_eq!(served.store.units().stats().total().unsettled, 0, "what came along is named");
+    }
+}
+
 pub(super) fn until(what: &str, mut there: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(10);
     while !there() {

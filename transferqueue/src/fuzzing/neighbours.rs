@@ -95,7 +95,7 @@ fn modest(mut bytes: &[u8]) -> Said {
                 sent.extend(frame(&Ask { question: Some(Question::Reserve(reserve)) }));
             }
             Ok(Ask { question }) => {
-                changes |= matches!(question, Some(Question::Fill(_) | Question::Bring(_) | Question::Call(_)));
+                changes |= matches!(question, Some(Question::Fill(_) | Question::Call(_)));
                 sent.extend_from_slice(&bytes[..bytes.len() - rest.len()]);
             }
             // The server hangs up here.
@@ -110,11 +110,12 @@ fn modest(mut bytes: &[u8]) -> Said {
 #[cfg(test)]
 pub(super) fn seeds() -> Vec<Vec<u8>> {
     use crate::{
-        catalog::command::Command,
+        catalog::command::{CellWrite, Command, NewRow, Sizes},
+        ids::{ColumnId, RowId, Rows},
         link::Link,
         wire::{
-            Call, Pointer, Put, json,
-            shm::{Bring, Fill, Reserve},
+            ALONG, Along, Call, Pointer, Put, json,
+            shm::{Fill, Reserve},
         },
     };
     let world = World::in_shared_memory(3);
@@ -141,10 +142,14 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         [ask(Question::Reserve(reserve)), ask(Question::Fill(Fill { room: 1, put: Put { session: 9, ..put } }))]
             .concat(),
     );
-    let tokens = Put { column: 4, ..put };
-    let offsets: Vec<u8> = [0, 2, 2].into_iter().flat_map(i32::to_le_bytes).collect();
-    let bring = Bring { put: tokens, rows: 2, offsets: offsets.into(), values: vec![7; 8].into() };
-    seeds.push(ask(Question::Bring(bring)));
+    // A row whose cells come along with the command.
+    let array: arrow::array::ArrayRef = std::sync::Arc::new(arrow::array::Float32Array::from(vec![0.5]));
+    let along = vec![Along::new(Put { number: 9, ..put }, &array)];
+    let (column, rows, sizes) = (ColumnId(0), Rows::run(RowId(0), 1), Sizes::Uniform(4));
+    let cell = CellWrite { column, rows, chunk: ALONG, slot: 9, sizes, seal: true, replaces: None };
+    let command = Command::Put { partition: id, rows: vec![NewRow::default()], cells: vec![cell] };
+    let call = Call { session: Some(1), seq: 1, command: json(&command), along, ..Call::default() };
+    seeds.push(ask(Question::Call(call)));
     // Commands: a number that is put, and the session's end.
     let call = |command: &Command| Call { session: Some(1), seq: 1, command: json(command), ..Call::default() };
     seeds.push(ask(Question::Call(call(&Command::Heartbeat))));

@@ -1,5 +1,8 @@
 //! Real messages, as each target takes them: where a fuzzer begins.
 
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
 use arrow_flight::{FlightData, utils::batches_to_flight_data};
 use futures::FutureExt;
 use http_body_util::BodyExt;
@@ -116,6 +119,8 @@ fn messages() -> Vec<Seed> {
     let world = World::training();
     let (pointer, heads) = world.store.resolve(PartitionId(0), None, &["prompt", "truth"]).unwrap();
     let refusal = world.store.resolve(PartitionId(9), None, &[]).unwrap_err();
+    let put = Put { session: 3, partition: 1, column: 0, number: 6, partial: false };
+    let tokens: ArrayRef = Arc::new(arrow::array::Int32Array::from(vec![3, 4]));
     let call = Call {
         session: Some(3),
         seq: 2,
@@ -123,6 +128,8 @@ fn messages() -> Vec<Seed> {
         wait_ms: Some(1_000),
         released: vec![Spot { chunk: 4, slot: 2 }],
         attempt: Some(3),
+        along: vec![Along::new(put, &tokens)],
+        unwanted: vec![5],
     };
     let run = Run { first: 3, len: 2 };
     let resolve = Resolve { partition: 1, rows: vec![run], all: false, columns: vec!["response".into()] };
@@ -218,7 +225,7 @@ fn streams() -> Vec<(u8, Vec<FlightData>)> {
     let sent = |columns: &[usize]| {
         let schema = arrow::datatypes::Schema::new(columns.iter().map(|at| fields[*at].clone()).collect::<Vec<_>>());
         let arrays = columns.iter().map(|at| encoded[*at].1.clone()).collect();
-        let batch = arrow::array::RecordBatch::try_new(std::sync::Arc::new(schema.clone()), arrays).unwrap();
+        let batch = arrow::array::RecordBatch::try_new(Arc::new(schema.clone()), arrays).unwrap();
         batches_to_flight_data(&schema, [&batch]).unwrap()
     };
     let every: Vec<usize> = (0..fields.len()).collect();
@@ -228,7 +235,7 @@ fn streams() -> Vec<(u8, Vec<FlightData>)> {
 fn puts() -> Vec<Seed> {
     let mut seeds: Vec<Vec<u8>> = streams().iter().map(|(kind, messages)| frames::written(*kind, messages)).collect();
     let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(2));
-    let schema = std::sync::Arc::new(arrow::datatypes::Schema::empty());
+    let schema = Arc::new(arrow::datatypes::Schema::empty());
     let bare = arrow::array::RecordBatch::try_new_with_options(schema.clone(), vec![], &options).unwrap();
     seeds.push(frames::written(32, &batches_to_flight_data(&schema, [&bare]).unwrap()));
     named("puts", seeds)

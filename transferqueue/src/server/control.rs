@@ -12,7 +12,7 @@ use tonic::Status;
 use super::{
     limits,
     service::{Answers, Service, invalid},
-    ucx,
+    ucx, writing,
 };
 use crate::{
     catalog::command::{Command, Request},
@@ -22,8 +22,8 @@ use crate::{
     link::Link,
     store::{asking::Asked, core::Sender},
     wire::{
-        self, Answer, Call, Failure, Hello, Name, Nothing, Number, Outcome, PROTOCOL, Resolve, Resolved, Welcome,
-        action, decode, json, parse,
+        self, Answer, Call, FEATURE_ALONG, Failure, Hello, Name, Nothing, Number, Outcome, PROTOCOL, Resolve, Resolved,
+        Welcome, action, decode, json, parse,
     },
 };
 
@@ -75,16 +75,13 @@ pub(super) fn asked_once(service: &Service, call: Call) -> Outcome {
 
 /// What a command brings; for one that has to wait and wants to be woken, the listener that will be. An error: it is no command.
 fn asked(service: &Service, call: &Call) -> Result<(Outcome, Option<EventListener>), String> {
-    let command: Command = parse("command", &call.command)?;
+    let mut command: Command = parse("command", &call.command)?;
     check(service, &command, call.session)?;
     let caller = call.session.map(|id| (SessionId(id), call.seq));
-    if let Some((session, _)) = caller
-        && !call.released.is_empty()
+    if let Some(caller) = caller
+        && let Err(error) = cells(service, caller, &mut command, call)
     {
-        let spots = call.released.iter().map(|spot| (ChunkId(spot.chunk), spot.slot));
-        if let Err(error) = service.store.let_go(session, spots) {
-            return Ok((failed(&error), None));
-        }
+        return Ok((failed(&error), None));
     }
     let mut request = Request { caller: None, command };
     let sender = Sender::Wire { caller, attempt: call.attempt };
@@ -93,6 +90,15 @@ fn asked(service: &Service, call: &Call) -> Result<(Outcome, Option<EventListene
         Ok(Asked::Later(wait, listener)) => (Outcome::Later(json(&wait)), listener),
         Err(error) => (failed(&error), None),
     })
+}
+
+/// What a call says of cells beside its command: which nobody will name, and those that come along.
+fn cells(service: &Service, caller: (SessionId, u64), command: &mut Command, call: &Call) -> Result<(), Error> {
+    if !call.released.is_empty() || !call.unwanted.is_empty() {
+        let spots = call.released.iter().map(|spot| (ChunkId(spot.chunk), spot.slot));
+        service.store.let_go(caller.0, spots, &call.unwanted)?;
+    }
+    writing::along(service, caller, command, &call.along)
 }
 
 /// Sleeps without a thread. A client that leaves takes its listener with it.
@@ -187,7 +193,7 @@ fn welcome(service: &Service, hello: &Hello) -> Result<Welcome, Status> {
     Ok(Welcome {
         protocol: PROTOCOL,
         incarnation: service.incarnation,
-        features: vec!["flight".to_owned()],
+        features: vec!["flight".to_owned(), FEATURE_ALONG.to_owned()],
         message_bytes: service.message_bytes as u64,
         shm: service.shm.clone(),
         ucx: service.ucx.as_ref().map(|ucx| ucx.offer().clone()),

@@ -40,7 +40,12 @@ impl Client {
     }
 
     fn send(&self, seq: u64, command: &Command) -> Result<Reply, String> {
-        let call = Call { session: Some(self.session), seq, command: wire::json(command), ..Call::default() };
+        self.say(seq, command, Call::default())
+    }
+
+    /// A command, with what `beside` says beside it.
+    fn say(&self, seq: u64, command: &Command, beside: Call) -> Result<Reply, String> {
+        let call = Call { session: Some(self.session), seq, command: wire::json(command), ..beside };
         match self.act(action::CALL, &call) {
             Outcome::Reply(reply) => wire::parse("reply", &reply),
             Outcome::Failure(failure) => Err(failure.into_error("here").to_string()),
@@ -73,6 +78,13 @@ impl Client {
         let result = put_stream(&self.world, sent)?.expect("an answer");
         let spot = wire::Placed::decode(result.app_metadata).unwrap().spot.unwrap();
         Ok((spot.chunk, spot.slot))
+    }
+
+    /// Rewards that come along with a command, for the first cells that it names.
+    fn along(&self, number: u64, rewards: &[f32]) -> Call {
+        let put = wire::Put { session: self.session, partition: 1, column: 1, number, partial: false };
+        let array: arrow::array::ArrayRef = Arc::new(Float32Array::from(rewards.to_vec()));
+        Call { along: vec![wire::Along::new(put, &array)], ..Call::default() }
     }
 
     fn unsettled(&self) -> u64 {
@@ -259,6 +271,57 @@ fn a_command_names_only_cells_that_its_own_session_has_put() {
     let (lease, rows) = stranger.claim();
     let said = stranger.call(&commit(lease, &rows, vec![rewards(theirs.0, theirs.1, &rows)])).unwrap_err();
     assert!(said.contains("has put them"), "{said}");
+}
+
+#[test]
+fn cells_that_come_along_with_a_command_are_put_once_and_named_by_it() {
+    let mut client = Client::of(World::training());
+    let (lease, rows) = client.claim();
+    let seq = client.seq + 1;
+    let right = commit(lease, &rows, vec![rewards(wire::ALONG.0, 1, &rows)]);
+    // Without the cells, and with too few of them.
+    for beside in [Call::default(), client.along(1, &[0.5])] {
+        let said = client.say(seq, &right, beside).unwrap_err();
+        assert!(said.contains("has put them"), "{said}");
+    }
+    let reply = client.say(seq, &right, client.along(2, &[0.5, 1.0])).unwrap();
+    assert!(matches!(reply, Reply::Committed { .. }), "{reply:?}");
+    assert_eq!(client.say(seq, &right, client.along(2, &[0.5, 1.0])), Ok(reply), "sent again, it hears the same");
+    client.seq = seq;
+    client.say(seq + 1, &Command::Heartbeat, Call { unwanted: vec![1], ..Call::default() }).unwrap();
+    assert_eq!(client.unsettled(), 0, "nothing is left of any copy");
+    let named = client.world.store.resolve(PartitionId(1), Some(&rows), &["reward"]).unwrap().0;
+    let views = crate::transport::Local::new(client.world.store.units().clone());
+    let views = crate::transport::Transport::get(&views, &named.columns[0]).unwrap();
+    assert_eq!(views[0].values(), bytemuck::cast_slice::<f32, u8>(&[0.5, 1.0]));
+    client.world.verify();
+}
+
+#[test]
+fn cells_that_came_along_with_a_command_that_was_refused_go_when_nobody_wants_them() {
+    let mut client = Client::of(World::training());
+    let (lease, rows) = client.claim();
+    client.call(&Command::Release { lease, rows: rows.clone() }).unwrap();
+    let late = commit(lease, &rows, vec![rewards(wire::ALONG.0, 7, &rows)]);
+    let said = client.say(client.seq + 1, &late, client.along(7, &[0.5, 1.0])).unwrap_err();
+    assert!(said.contains("lease"), "{said}");
+    assert!(client.unsettled() > 0, "the session may name them still");
+    let unwanted = Call { unwanted: vec![7, 8], ..Call::default() };
+    client.say(client.seq + 1, &Command::Heartbeat, unwanted).unwrap();
+    assert_eq!(client.unsettled(), 0);
+    // What comes late, and what was never heard of, is not wanted either.
+    for number in [7, 8] {
+        let said = client.say(client.seq + 2, &late, client.along(number, &[0.5, 1.0])).unwrap_err();
+        assert!(said.contains(&format!("put {number} of session")) && said.contains("let go before"), "{said}");
+    }
+    // Of another session, and without cells in the command that they could be.
+    let mut stranger = client.along(9, &[0.5, 1.0]);
+    stranger.along[0].put.session += 1;
+    for (command, beside) in [(&late, stranger), (&Command::Heartbeat, client.along(9, &[0.5, 1.0]))] {
+        let said = client.say(client.seq + 2, command, beside).unwrap_err();
+        assert!(said.contains("put 9 came along with a command that does not name it"), "{said}");
+    }
+    client.world.verify();
 }
 
 /// A claim that has to wait gives its number to a heartbeat; a copy of the claim that comes late must not take it.

@@ -111,13 +111,35 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
     to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))
 }
 
-/// Stores the few cells that a worker of this host has sent along.
-pub(super) fn brought(service: &Service, bring: &wire::shm::Bring) -> Result<wire::Placed, Error> {
-    let to = Destination::of(service, bring.put.partition, bring.put.column)?;
-    let [offsets, values] = [&bring.offsets, &bring.values].map(|bytes| Buffer::from(bytes.as_ref()));
-    let map = |error| TransportError::Unit(UnitError::Map(error));
-    let array = arrow_map::from_buffers(to.column(), bring.rows as usize, offsets, values).map_err(map)?;
-    to.once(service, bring.put, bring.rows.into(), |writer, target| place(service, Some(writer), target, &[&array]))
+/// Stores the few cells that come along with a command, and says in it where they lie. A call that was answered before has let go
+/// of its cells, and hears the same answer.
+pub(crate) fn along(
+    service: &Service,
+    caller: (SessionId, u64),
+    command: &mut Command,
+    along: &[wire::Along],
+) -> Result<(), Error> {
+    if along.is_empty() || !service.store.is_next(caller)? {
+        return Ok(());
+    }
+    for brought in along {
+        let wire::Along { cell, put, rows, offsets, values } = brought;
+        let to = Destination::of(service, put.partition, put.column)?;
+        let refused = |why| TransportError::Travel { column: to.column().name.clone(), why };
+        let named = command.cells_mut().get_mut(*cell as usize).filter(|_| put.session == caller.0.0);
+        let Some(named) = named else {
+            let why = format!("put {} came along with a command that does not name it", put.number);
+            return Err(refused(why).into());
+        };
+        let [offsets, values] = [offsets, values].map(|bytes| Buffer::from(bytes.as_ref()));
+        let map = |error| TransportError::Unit(UnitError::Map(error));
+        let array = arrow_map::from_buffers(to.column(), *rows as usize, offsets, values).map_err(map)?;
+        let placed =
+            to.once(service, *put, (*rows).into(), |writer, target| place(service, Some(writer), target, &[&array]))?;
+        let (chunk, slot, sizes) = placed.read(array.len()).map_err(refused)?;
+        (named.chunk, named.slot, named.sizes) = (chunk, slot, sizes);
+    }
+    Ok(())
 }
 
 /// The column that a put brings cells of.

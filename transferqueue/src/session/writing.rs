@@ -52,7 +52,7 @@ impl Session {
         for (id, cells) in columns {
             let target = Target { partition, id, column: &description.columns[usize::from(id.0)], purpose };
             let placed = match cells {
-                Encoded::Array(array) => self.inner.transport.put(target, array)?,
+                Encoded::Array(array) => self.inner.transport.put_along(target, array)?,
                 Encoded::Room(room) => self.inner.transport.put_room(target, room)?,
             };
             written.cells.push(CellWrite {

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     catalog::{
         Refusal,
-        command::{Reply, Request, Sizes},
+        command::{Command, Reply, Request, Sizes},
         limits::SESSION_TIMEOUT_MS,
         wait::Wait,
     },
@@ -97,9 +97,24 @@ impl Store {
         Ok(found)
     }
 
-    /// Lets cells go that a session of another process has put.
-    pub(crate) fn let_go(&self, session: SessionId, spots: impl IntoIterator<Item = Spot>) -> Result<(), Error> {
-        self.shared.lock()?.held.let_go(session, spots);
+    /// Lets cells go that a session of another process has put: by place, and by number.
+    pub(crate) fn let_go(
+        &self,
+        session: SessionId,
+        spots: impl IntoIterator<Item = Spot>,
+        puts: &[u64],
+    ) -> Result<(), Error> {
+        let mut core = self.shared.lock()?;
+        core.held.let_go(session, spots);
+        if !puts.is_empty() && core.catalog.state().has_session(session) {
+            core.held.let_go_puts(session, puts);
+        }
         Ok(())
+    }
+
+    /// Whether a call is a session's next one, rather than one that was answered before or will be refused.
+    pub(crate) fn is_next(&self, caller: (SessionId, u64)) -> Result<bool, Error> {
+        let request = Request { caller: Some(caller), command: Command::Heartbeat };
+        Ok(self.shared.lock()?.catalog.is_new(&request))
     }
 }

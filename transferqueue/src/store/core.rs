@@ -6,11 +6,7 @@ use std::{
     sync::{MutexGuard, PoisonError},
 };
 
-use super::{
-    Durability, Publication, Shared,
-    held::{self, Held},
-    waiters::Waiters,
-};
+use super::{Durability, Publication, Shared, held::Held, waiters::Waiters};
 use crate::{
     catalog::{
         Catalog, Outcome, Refusal,
@@ -184,7 +180,7 @@ impl Core {
 
     /// A session of another process names only cells that it has put itself. (Those of this process hold what they name.)
     fn owns_cells(&self, sender: Sender, request: &Request) -> Result<(), Refusal> {
-        let cells = held::cells(&request.command);
+        let cells = request.command.cells();
         let Sender::Wire { caller: Some((session, _)), .. } = sender else { return Ok(()) };
         // A call that was answered before has let go of its cells; it hears the same answer.
         if cells.is_empty() || !self.catalog.is_new(request) {

@@ -153,7 +153,7 @@ impl Held {
 
     /// A command was answered, and the log says so: what it names is the catalog's now.
     pub(super) fn named(&mut self, session: SessionId, command: &Command) {
-        self.let_go(session, cells(command).iter().map(|cell| (cell.chunk, cell.slot)));
+        self.let_go(session, command.cells().iter().map(|cell| (cell.chunk, cell.slot)));
     }
 
     /// The writer does not want these any more.
@@ -164,6 +164,15 @@ impl Held {
             puts.finished.insert(hold.number);
             puts.bytes -= hold.bytes;
         }
+    }
+
+    /// The same by the numbers of puts; one that has not come yet is not wanted when it comes.
+    pub(super) fn let_go_puts(&mut self, session: SessionId, numbers: &[u64]) {
+        let puts = self.sessions.entry(session).or_default();
+        let spots = numbers.iter().filter_map(|number| Some(puts.numbers.get(number)?.0));
+        let spots: Vec<Spot> = spots.collect();
+        numbers.iter().for_each(|number| puts.finished.insert(*number));
+        self.let_go(session, spots);
     }
 
     /// Chunks with cells that are held.
@@ -185,17 +194,6 @@ impl Held {
             puts.numbers.iter().map(move |(number, place)| ((session, *number), place.clone())).collect::<Vec<_>>()
         };
         self.sessions.iter().flat_map(of).collect()
-    }
-}
-
-/// The cells that a command names.
-pub(super) fn cells(command: &Command) -> &[CellWrite] {
-    match command {
-        Command::Put { cells, .. }
-        | Command::Write { cells, .. }
-        | Command::Save { cells, .. }
-        | Command::Commit { cells, .. } => cells,
-        _ => &[],
     }
 }
 

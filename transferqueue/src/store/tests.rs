@@ -516,7 +516,7 @@ fn a_put_that_left_no_record_is_answered_alike_by_the_next_life() {
     assert_eq!((recovered.sessions, recovered.held), (1, 1));
     assert_eq!(sent(&store, session, 1, 2, &put).unwrap(), Reply::Ended);
     // What nothing names goes when its writer lets it go.
-    store.let_go(session, [(chunk, slot)]).unwrap();
+    store.let_go(session, [(chunk, slot)], &[]).unwrap();
     assert_eq!(store.with_state(|state, _| state.live_cells().filter(|run| run.chunk == chunk).count()).unwrap(), 0);
     assert!(!store.units().chunk_ids().contains(&chunk));
 }

@@ -38,6 +38,15 @@ pub trait Transport: Send + Sync {
     /// [`TransportError::Unit`] when the array does not fit the column.
     fn put(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError>;
 
+    /// Stores cells that the session's next commands name once and nobody else will before: they may lie nowhere until then, and the
+    /// place that is returned is good for those commands alone.
+    ///
+    /// # Errors
+    /// As [`Transport::put`].
+    fn put_along(&self, target: Target<'_>, array: ArrayRef) -> Result<Placed, TransportError> {
+        self.put(target, array)
+    }
+
     /// Views of the cells that a pointer names, in its order; together they have as many rows as its runs. The bytes stay
     /// until the last view of them is gone.
     ///

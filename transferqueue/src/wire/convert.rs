@@ -1,11 +1,13 @@
 //! Between the catalog's types and messages. What comes from outside is checked here, once.
 
+use arrow::array::ArrayRef;
 use bytes::Bytes;
 use prost::Message;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{Answer, Cells, Outcome, Placed, Pointer, Run, Spot, Ticket, Vector};
+use super::{Along, Answer, Cells, Outcome, Placed, Pointer, Put, Run, Spot, Ticket, Vector};
 use crate::{
+    arrow_map,
     catalog::command::{BatchRef, CellRun, ColumnRef, Sizes},
     gang::Values,
     ids::{ChunkId, ColumnId, PartitionId, Rows},
@@ -24,6 +26,15 @@ pub(crate) fn parse<T: DeserializeOwned>(what: &str, bytes: &[u8]) -> Result<T, 
 /// A message of this package; the error names what was expected.
 pub(crate) fn decode<M: Message + Default>(what: &str, bytes: &[u8]) -> Result<M, String> {
     M::decode(bytes).map_err(|error| format!("no {what}: {error}"))
+}
+
+impl Along {
+    /// Cells of a plain array ([`arrow_map::plain`]), whatever position the command gives them.
+    pub(crate) fn new(put: Put, array: &ArrayRef) -> Self {
+        let [offsets, values] = [arrow_map::offset_bytes(array), arrow_map::leaf_bytes(array).unwrap_or_default()]
+            .map(Bytes::copy_from_slice);
+        Self { cell: 0, put, rows: array.len() as u32, offsets, values }
+    }
 }
 
 impl Answer {

@@ -28,6 +28,8 @@ pub mod ucx;
 
 use bytes::Bytes;
 
+use crate::ids::ChunkId;
+
 pub use self::failure::{Failure, Gone, Incarnation, Kind};
 pub(crate) use self::{
     convert::{decode, json, parse, rows, runs},
@@ -146,6 +148,38 @@ pub struct Call {
     /// than one the server has seen is refused: an unanswered call's number may have been used again since. Absent: no check.
     #[prost(uint64, optional, tag = "6")]
     pub attempt: Option<u64>,
+    /// Small cells that it names, and that come along with it.
+    #[prost(message, repeated, tag = "7")]
+    pub along: Vec<Along>,
+    /// Numbers of puts that came, or would have come, along with a call, and that no command will name.
+    #[prost(uint64, repeated, tag = "8")]
+    pub unwanted: Vec<u64>,
+}
+
+/// What a server can that takes them.
+pub(crate) const FEATURE_ALONG: &str = "along";
+
+/// Where a command says that cells lie which come along with it, until the store has put them.
+pub(crate) const ALONG: ChunkId = ChunkId(u64::MAX);
+
+/// A put of few bytes that comes along with the command that names it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Along {
+    /// Position among the cells that the command names.
+    #[prost(uint32, tag = "1")]
+    pub cell: u32,
+    /// Who puts what.
+    #[prost(message, required, tag = "2")]
+    pub put: Put,
+    /// How many cells.
+    #[prost(uint32, tag = "3")]
+    pub rows: u32,
+    /// Their offsets (i32, little-endian, from 0); none for dense columns.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub offsets: Bytes,
+    /// Their values.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub values: Bytes,
 }
 
 /// What an action brings.

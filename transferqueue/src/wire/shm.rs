@@ -6,8 +6,8 @@
 //!
 //! What was granted is held until it is released or the connection ends. A put is two questions: [`Question::Reserve`] is
 //! answered with a place in a segment that this connection alone may write to, and once the cells lie there, [`Question::Fill`]
-//! with where they count as put. Room that is not filled is free again when it is released or the connection ends. Cells of a few bytes
-//! are put by one question, [`Question::Bring`], and travel with it. A command that does not wait is a question as well.
+//! with where they count as put. Room that is not filled is free again when it is released or the connection ends. A command that
+//! does not wait is a question as well; cells of a few bytes come along with it ([`Along`](super::Along)).
 
 use super::{Answer, Call, Failure, Nothing, Placed, Pointer, Put};
 
@@ -21,7 +21,7 @@ pub(crate) const DESCRIPTORS: usize = 64;
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ask {
     /// Which of them.
-    #[prost(oneof = "Question", tags = "1, 2, 3, 4, 5, 6, 7")]
+    #[prost(oneof = "Question", tags = "1, 2, 3, 4, 5, 7")]
     pub question: Option<Question>,
 }
 
@@ -43,9 +43,6 @@ pub enum Question {
     /// They lie there.
     #[prost(message, tag = "5")]
     Fill(Fill),
-    /// Here are some cells.
-    #[prost(message, tag = "6")]
-    Bring(Bring),
     /// A command; its `wait_ms` does not count: nobody is woken here.
     #[prost(message, tag = "7")]
     Call(Call),
@@ -94,23 +91,6 @@ pub struct Enter {
     /// The store that is meant.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
-}
-
-/// A put of few bytes.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Bring {
-    /// Who puts what.
-    #[prost(message, required, tag = "1")]
-    pub put: Put,
-    /// How many cells.
-    #[prost(uint32, tag = "2")]
-    pub rows: u32,
-    /// Their offsets (i32, little-endian, from 0); none for dense columns.
-    #[prost(bytes = "bytes", tag = "3")]
-    pub offsets: bytes::Bytes,
-    /// Their values.
-    #[prost(bytes = "bytes", tag = "4")]
-    pub values: bytes::Bytes,
 }
 
 /// From the server.

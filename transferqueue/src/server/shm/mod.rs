@@ -33,7 +33,6 @@ use super::{
     granting::{self, Grants, Unlocated},
     limits,
     service::Service,
-    writing,
 };
 use crate::{
     arrow_map,
@@ -146,10 +145,6 @@ impl Neighbour {
                 Some(Question::Get(pointer)) => self.get(pointer).await?,
                 Some(Question::Reserve(ask)) => match self.reserve(ask).await? {
                     Ok(word) => word,
-                    Err(error) => Word::Failure(Failure::of(&error)),
-                },
-                Some(Question::Bring(bring)) => match writing::brought(&self.service, &bring) {
-                    Ok(placed) => Word::Placed(placed),
                     Err(error) => Word::Failure(Failure::of(&error)),
                 },
                 Some(Question::Fill(fill)) => match self.rooms.fill(&self.service, fill) {

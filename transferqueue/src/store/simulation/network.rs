@@ -15,8 +15,15 @@ use crate::{
 /// A request, as a client sends it.
 #[derive(Clone)]
 pub(super) enum Body {
-    Call { request: Request, attempt: u64 },
+    Call { request: Request, attempt: u64, along: Vec<wire::Along> },
     Put { put: wire::Put, array: ArrayRef },
+}
+
+/// Cells that nobody will name.
+#[derive(Clone, Default)]
+pub(super) struct Unwanted {
+    pub(super) spots: Vec<Spot>,
+    pub(super) puts: Vec<u64>,
 }
 
 /// What came of it.
@@ -41,7 +48,7 @@ pub(super) enum Arrival {
         worker: usize,
         call: u64,
         body: Body,
-        released: Vec<Spot>,
+        unwanted: Unwanted,
     },
     Answer {
         worker: usize,

@@ -15,7 +15,7 @@ use arrow::array::RecordBatch;
 use super::{
     disk::{Drive, Fault},
     guest::Guest,
-    network::{Arrival, Body, Heard, Network},
+    network::{Arrival, Body, Heard, Network, Unwanted},
     oracle::Oracle,
     random::Random,
     worker::{Role, Sight, Worker},
@@ -334,8 +334,8 @@ impl Simulation {
                     self.act(worker, now);
                 }
             }
-            Arrival::Request { worker, call, body, released } => {
-                let heard = self.serve(body, released);
+            Arrival::Request { worker, call, body, unwanted } => {
+                let heard = self.serve(body, &unwanted);
                 self.tell(&heard);
                 let trouble = self.trouble();
                 self.network.send(now, &mut self.random, trouble, Arrival::Answer { worker, call, heard });
@@ -353,8 +353,8 @@ impl Simulation {
     fn act(&mut self, at: usize, now: u64) {
         let sight = Sight { store: &self.life.store };
         let worker = &mut self.workers[at];
-        if let Some((call, body, released)) = worker.next(&sight) {
-            let request = Arrival::Request { worker: at, call, body, released };
+        if let Some((call, body, unwanted)) = worker.next(&sight) {
+            let request = Arrival::Request { worker: at, call, body, unwanted };
             let trouble = if now < CALM { self.trouble } else { 0 };
             self.network.send(now, &mut self.random, trouble, request);
         }
@@ -366,16 +366,19 @@ impl Simulation {
     }
 
     /// The server's part, without a socket.
-    fn serve(&mut self, body: Body, released: Vec<super::super::held::Spot>) -> Heard {
+    fn serve(&mut self, body: Body, unwanted: &Unwanted) -> Heard {
         match body {
-            Body::Call { request, attempt } => {
-                if let Some((session, _)) = request.caller
-                    && let Err(error) = self.life.store.let_go(session, released)
-                {
-                    return Heard::of(&error);
+            Body::Call { request: Request { caller, mut command }, attempt, along } => {
+                if let Some(caller) = caller {
+                    let Unwanted { spots, puts } = unwanted;
+                    let let_go = self.life.store.let_go(caller.0, spots.iter().copied(), puts);
+                    let placed = let_go.and_then(|()| writing::along(&self.life.service, caller, &mut command, &along));
+                    if let Err(error) = placed {
+                        return Heard::of(&error);
+                    }
                 }
-                let sender = Sender::Wire { caller: request.caller, attempt: Some(attempt) };
-                let mut request = Request { caller: None, command: request.command };
+                let sender = Sender::Wire { caller, attempt: Some(attempt) };
+                let mut request = Request { caller: None, command };
                 match self.life.store.ask(sender, &mut request, false) {
                     Ok(Asked::Answered(reply)) => {
                         self.oracle.answered(&self.life.store);

@@ -6,20 +6,19 @@ use std::{collections::VecDeque, sync::Arc};
 use arrow::array::ArrayRef;
 
 use super::{
-    network::{Body, Heard},
+    network::{Body, Heard, Unwanted},
     random::Random,
 };
 use crate::{
     Error, Outputs, Store,
     catalog::{
         Refusal,
-        command::{CellWrite, Claimed, Command, NewRow, Reply, Request, RowNote, Sampled, SavedRow, Span},
+        command::{CellWrite, Claimed, Command, NewRow, Reply, Request, RowNote, Sampled, SavedRow, Sizes, Span},
         definition::{Birth, OnLost, Partition},
     },
     ids::{ColumnId, ModelId, PartitionId, RowId, Rows, SessionId, TaskId},
     link::Link,
     schema::{Column, Kind},
-    store::held::Spot,
     transport::{Local, Transport, View},
     wire,
 };
@@ -59,6 +58,8 @@ enum Step {
         array: ArrayRef,
         /// It is saved, unfinished.
         partial: bool,
+        /// It comes along with the command that names it.
+        along: bool,
     },
     /// Names what was placed.
     Save,
@@ -79,6 +80,12 @@ enum Weights {
     Delete,
 }
 
+/// Where cells lie that were put, or what is to come along with a command.
+enum Cells {
+    Placed(wire::Placed),
+    Along(wire::Along),
+}
+
 struct Asked {
     call: u64,
     body: Body,
@@ -96,9 +103,9 @@ pub(super) struct Worker {
     asked: Option<Asked>,
     calls: u64,
     claimed: Option<Claimed>,
-    placed: Vec<(ColumnId, u64, wire::Placed)>,
+    placed: Vec<(ColumnId, u64, Cells)>,
     weights: Option<PartitionId>,
-    released: Vec<Spot>,
+    unwanted: Unwanted,
     ended: bool,
     left: bool,
     pub(super) stopped: bool,
@@ -123,7 +130,7 @@ impl Worker {
             claimed: None,
             placed: Vec::new(),
             weights: None,
-            released: Vec::new(),
+            unwanted: Unwanted::default(),
             ended: false,
             left: false,
             stopped: false,
@@ -150,7 +157,7 @@ impl Worker {
         (self.asked, self.claimed, self.weights) = (None, None, None);
         self.steps.clear();
         self.placed.clear();
-        self.released.clear();
+        self.unwanted = Unwanted::default();
         self.calls += 1;
     }
 
@@ -159,7 +166,7 @@ impl Worker {
     }
 
     /// What to send now: the same again while no answer came.
-    pub(super) fn next(&mut self, sight: &Sight<'_>) -> Option<(u64, Body, Vec<Spot>)> {
+    pub(super) fn next(&mut self, sight: &Sight<'_>) -> Option<(u64, Body, Unwanted)> {
         if self.finished() {
             return None;
         }
@@ -168,11 +175,12 @@ impl Worker {
                 self.plan(sight);
             }
             self.calls += 1;
+            self.keep();
             let body = self.say();
             self.asked = Some(Asked { call: self.calls, body });
         }
         let asked = self.asked.as_ref()?;
-        Some((asked.call, asked.body.clone(), std::mem::take(&mut self.released)))
+        Some((asked.call, asked.body.clone(), std::mem::take(&mut self.unwanted)))
     }
 
     fn plan(&mut self, sight: &Sight<'_>) {
@@ -203,8 +211,19 @@ impl Worker {
     fn place(&mut self, sight: &Sight<'_>, partition: PartitionId, outputs: &Outputs, rows: u64, partial: bool) {
         let Ok(described) = sight.store.describe(partition) else { return };
         let encoded = outputs.arrays("", &described.columns, &Rows::run(RowId(0), rows)).unwrap();
+        let along = self.calls.is_multiple_of(2);
         for (column, array) in encoded {
-            self.steps.push_back(Step::Place { partition, column: column.0, array, partial });
+            self.steps.push_back(Step::Place { partition, column: column.0, array, partial, along });
+        }
+    }
+
+    /// Takes what comes along with the next command.
+    fn keep(&mut self) {
+        while let Some(Step::Place { partition, column, array, partial, along: true }) = self.steps.front() {
+            let (array, column) = (array.clone(), *column);
+            let put = self.number(*partition, column, *partial);
+            self.placed.push((ColumnId(column), array.len() as u64, Cells::Along(wire::Along::new(put, &array))));
+            self.steps.pop_front();
         }
     }
 
@@ -219,7 +238,7 @@ impl Worker {
             Step::Open => Command::OpenSession { name: self.name.clone(), here: false },
             Step::Say(command) => command.clone(),
             Step::Leave => Command::CloseSession,
-            Step::Place { partition, column, array, partial } => {
+            Step::Place { partition, column, array, partial, .. } => {
                 return self.put(*partition, *column, array.clone(), *partial);
             }
             Step::Save => self.save(),
@@ -246,19 +265,30 @@ impl Worker {
         };
         let caller = self.session.map(|session| (session, self.last + 1));
         self.attempt += 1;
-        Body::Call { request: Request { caller, command }, attempt: self.attempt }
+        let named = if command.cells().is_empty() { &[][..] } else { &self.placed[..] };
+        let along = named.iter().enumerate().filter_map(|(at, (_, _, cells))| match cells {
+            Cells::Along(along) => Some(wire::Along { cell: at as u32, ..along.clone() }),
+            Cells::Placed(_) => None,
+        });
+        Body::Call { request: Request { caller, command }, attempt: self.attempt, along: along.collect() }
     }
 
     fn put(&mut self, partition: PartitionId, column: u16, array: ArrayRef, partial: bool) -> Body {
+        Body::Put { put: self.number(partition, column, partial), array }
+    }
+
+    fn number(&mut self, partition: PartitionId, column: u16, partial: bool) -> wire::Put {
         self.puts += 1;
         let session = self.session.unwrap_or_default().0;
-        let put = wire::Put { session, partition: partition.0, column: column.into(), number: self.puts, partial };
-        Body::Put { put, array }
+        wire::Put { session, partition: partition.0, column: column.into(), number: self.puts, partial }
     }
 
     fn cells(&self, rows: &Rows) -> Vec<CellWrite> {
-        let one = |(column, cells, placed): &(ColumnId, u64, wire::Placed)| {
-            let (chunk, slot, sizes) = placed.clone().read(*cells as usize).unwrap();
+        let one = |(column, count, cells): &(ColumnId, u64, Cells)| {
+            let (chunk, slot, sizes) = match cells {
+                Cells::Placed(placed) => placed.clone().read(*count as usize).unwrap(),
+                Cells::Along(along) => (wire::ALONG, along.put.number as u32, Sizes::Uniform(0)),
+            };
             CellWrite { column: *column, rows: rows.clone(), chunk, slot, sizes, seal: true, replaces: None }
         };
         self.placed.iter().map(one).collect()
@@ -303,7 +333,7 @@ impl Worker {
                     Some(Step::Place { column, array, .. }) => (column, array.len()),
                     _ => (0, 1),
                 };
-                self.placed.push((ColumnId(column), cells as u64, placed));
+                self.placed.push((ColumnId(column), cells as u64, Cells::Placed(placed)));
             }
             Heard::Later => {
                 // The number is free again: something else may be said under it.
@@ -453,8 +483,15 @@ impl Worker {
             Error::Refused(Refusal::LeaseEnded { .. }) => {
                 // Some clients say what they do not want any more, some leave it to their session's end.
                 if random.chance(50) {
-                    let spots = self.placed.iter().filter_map(|(_, _, placed)| placed.spot);
-                    self.released.extend(spots.map(|spot| (crate::ChunkId(spot.chunk), spot.slot)));
+                    for (_, _, cells) in &self.placed {
+                        match cells {
+                            Cells::Placed(placed) => {
+                                let spot = placed.spot.map(|spot| (crate::ChunkId(spot.chunk), spot.slot));
+                                self.unwanted.spots.extend(spot);
+                            }
+                            Cells::Along(along) => self.unwanted.puts.push(along.put.number),
+                        }
+                    }
                 }
                 self.steps.clear();
                 self.claimed = None;
