@@ -4,10 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
-.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench bench-gpu test-gpu sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx bench-ucx
+.PHONY: help setup nextest build demo demo-seeds test lint golden peers bench bench-instructions bench-gpu test-gpu sim mutants faults soak connections snapshot fuzz fuzz-seeds garbage asan ucx bench-ucx
 
 help: ## list these commands
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 setup: ## install what building needs: libtorch into .libtorch
 	@scripts/libtorch.sh
@@ -40,6 +40,9 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) build --release -p tq-benches
 	@status=0; for name in plane near flight catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
+
+bench-instructions: ## instructions of the store's process for one small request (callgrind; exits 77 without valgrind)
+	$(CARGO) run --quiet --release -p tq-benches --bin instructions
 
 # Without a GPU it says so and exits with 77. It needs no libtorch, and its binary runs wherever there is a driver.
 bench-gpu: ## copies between a store and a CUDA device beside bare copies of pinned memory; exits 77 without a device

@@ -37,25 +37,33 @@ fn assert_same(threads: &Workplace, processes: &Workplace) {
     }
 }
 
+/// Every way that bytes go between processes in this build.
+const TRANSPORTS: [&str; 2] = ["+store={transport: shm}", "+store={transport: flight}"];
+
 #[test]
-fn every_stage_in_a_process_of_its_own_trains_the_same_bits_as_threads() {
+fn every_stage_in_a_process_of_its_own_trains_the_same_bits_as_threads_whichever_way_bytes_go() {
     for schedule in ["schedule=on_policy", "schedule=one_step_off"] {
-        let (threads, processes) = (workplace(), workplace());
+        let threads = workplace();
         threads.succeed("quickstart.yaml", &[schedule]);
-        processes.succeed("quickstart.yaml", &[schedule, APART]);
-        assert_same(&threads, &processes);
-        assert_eq!(losses(&processes).len(), 4, "{schedule}");
+        for transport in TRANSPORTS {
+            let processes = workplace();
+            processes.succeed("quickstart.yaml", &[schedule, transport, APART]);
+            assert_same(&threads, &processes);
+            assert_eq!(losses(&processes).len(), 4, "{schedule} {transport}");
+        }
     }
 }
 
 #[test]
-fn fully_asynchronous_training_runs_in_processes() {
-    let place = workplace();
-    let lag = ["schedule.use=fully_async", "schedule.lag=1", "schedule.max_lag=2"];
-    place.succeed("quickstart.yaml", &[lag[0], lag[1], lag[2], APART]);
-    assert_eq!(place.trained("small").len(), 4 * 8 * 4);
-    assert!(place.trained("small").values().all(|(_, lag)| *lag <= 2));
-    place.assert_ledger_balances("small");
+fn fully_asynchronous_training_runs_in_processes_whichever_way_bytes_go() {
+    for transport in TRANSPORTS {
+        let place = workplace();
+        let lag = ["schedule.use=fully_async", "schedule.lag=1", "schedule.max_lag=2"];
+        place.succeed("quickstart.yaml", &[lag[0], lag[1], lag[2], transport, APART]);
+        assert_eq!(place.trained("small").len(), 4 * 8 * 4);
+        assert!(place.trained("small").values().all(|(_, lag)| *lag <= 2), "{transport}");
+        place.assert_ledger_balances("small");
+    }
 }
 
 /// A run with every stage in a process of its own.
