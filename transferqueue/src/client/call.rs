@@ -92,7 +92,6 @@ impl Inner {
                         numbers.last += 1;
                     }
                     drop(turn);
-                    lane.iter().for_each(|lane| lane.named(&along));
                     self.counts.put(answers.is_none(), along.len());
                     let reply = self.channels.parse("a reply", &bytes)?;
                     self.note(session, command, &reply);

@@ -88,20 +88,12 @@ impl Lane {
         named.filter_map(|(at, cell)| one((at, &cell.slot))).collect()
     }
 
-    /// They are the catalog's now.
-    pub(super) fn named(&self, along: &[Along]) {
-        if !along.is_empty() {
-            let waiting = &mut self.cells().waiting;
-            along.iter().for_each(|cells| drop(waiting.remove(&(cells.put.number as u32))));
-        }
-    }
-
     /// Cells that no call will name; said with the session's next call, at the latest with its next heartbeat.
     pub(super) fn release(&self, spot: Spot) {
         self.cells().unwanted.spots.push(spot);
     }
 
-    /// The same for cells that were kept here, if no call has named them.
+    /// The same for cells that were kept here; whether a call has named them the store knows.
     pub(super) fn leave(&self, slot: u32) {
         let cells = &mut *self.cells();
         cells.unwanted.puts.extend(cells.waiting.remove(&slot).map(|cells| cells.put.number));

@@ -108,11 +108,13 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
         parts.push(part);
     }
     let rows = parts.iter().map(|part| part.len() as u64).sum();
-    to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))
+    let placed = to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))?;
+    service.aside(|| service.store.promise_bytes())?;
+    Ok(placed)
 }
 
-/// Stores the few cells that come along with a command, and says in it where they lie. A call that was answered before has let go
-/// of its cells, and hears the same answer.
+/// Stores the few cells that come along with a command, and says in it where they lie. They are on the disk, where calls wait for
+/// it, when the command is. A call that was answered before has let go of its cells, and hears the same answer.
 pub(crate) fn along(
     service: &Service,
     caller: (SessionId, u64),
@@ -180,7 +182,7 @@ impl Destination {
         store: impl FnOnce(Writer, Target<'_>) -> Result<(Placed, u64), TransportError>,
     ) -> Result<wire::Placed, Error> {
         let (session, column) = (SessionId(put.session), self.column());
-        if let Some(((chunk, slot), sizes)) = service.aside(|| service.store.held(session, put.number))? {
+        if let Some(((chunk, slot), sizes)) = service.store.held(session, put.number)? {
             return Ok(wire::Placed::new(chunk, slot, &sizes));
         }
         let purpose = if put.partial { Purpose::Partial } else { Purpose::Final };
@@ -188,7 +190,7 @@ impl Destination {
         let (placed, bytes) = store((session, put.number), target)?;
         // The same put may have come over two connections at once: the place that counts is told.
         let cells = Cells { key: (self.partition, self.id), rows, bytes, placed };
-        let ((chunk, slot), sizes) = service.aside(|| service.store.hold(session, put.number, cells))?;
+        let ((chunk, slot), sizes) = service.store.hold(session, put.number, cells)?;
         Ok(wire::Placed::new(chunk, slot, &sizes))
     }
 }

@@ -50,17 +50,11 @@ impl Store {
     /// Holds cells of a column for a session of another process until it names them, lets them go, or ends. `number`: the
     /// client's own for this put; one that came before counts, and where it lies is told.
     ///
-    /// Where calls wait for the disk, this does as well: whoever has an answer may count on the bytes.
+    /// Whoever is told of it may count on the bytes ([`Store::promise_bytes`]).
     ///
     /// # Errors
     /// [`Error::Refused`] when the session has ended, or holds too many.
     pub(crate) fn hold(&self, session: SessionId, number: u64, cells: Cells) -> Result<(Spot, Sizes), Error> {
-        let place = self.hold_in_memory(session, number, cells)?;
-        self.shared.bytes_to_disk()?;
-        Ok(place)
-    }
-
-    fn hold_in_memory(&self, session: SessionId, number: u64, cells: Cells) -> Result<(Spot, Sizes), Error> {
         let mut core = self.shared.lock()?;
         let core = &mut *core;
         if !core.catalog.state().has_session(session) {
@@ -90,11 +84,15 @@ impl Store {
 
     /// Where a put lies that was sent before under the same number.
     pub(crate) fn held(&self, session: SessionId, number: u64) -> Result<Option<(Spot, Sizes)>, Error> {
-        let found = self.shared.lock()?.held.find(session, number);
-        if found.is_some() {
-            self.shared.bytes_to_disk()?;
-        }
-        Ok(found)
+        Ok(self.shared.lock()?.held.find(session, number))
+    }
+
+    /// Returns once the bytes of every put so far are on the disk, where calls wait for it.
+    ///
+    /// # Errors
+    /// [`Error::Broken`] when they do not get there.
+    pub(crate) fn promise_bytes(&self) -> Result<(), Error> {
+        self.shared.bytes_to_disk()
     }
 
     /// Lets cells go that a session of another process has put: by place, and by number.

@@ -93,12 +93,14 @@ impl Rooms {
         if !to.is_of(&put) {
             return Err(refused(format!("room {room} was reserved for column `{}`", to.column().name)).into());
         }
-        service.aside_for(layout.bytes(), || {
+        let placed = service.aside_for(layout.bytes(), || {
             to.once(service, put, layout.rows as u64, |writer, target| {
                 let placed = unit.write_filled(Some(writer), target, reserved).map_err(TransportError::Unit)?;
                 Ok((placed, layout.bytes() as u64))
             })
-        })
+        })?;
+        service.aside(|| service.store.promise_bytes())?;
+        Ok(placed)
     }
 }
 
