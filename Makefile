@@ -39,7 +39,7 @@ golden: setup nextest ## peers' recorded values (folder TQ_GOLDEN, default ../sh
 
 bench: setup ## benchmarks; exits 1 on a missed budget unless docs/known-gaps.md lists it
 	$(CARGO) build --release -p tq-benches
-	@status=0; for name in plane near flight catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
+	@status=0; for name in plane near fields small flight catalog; do $(CARGO) run --quiet --release -p tq-benches --bin $$name || status=1; done; exit $$status
 
 bench-instructions: ## instructions of the store's process for one small request (callgrind; exits 77 without valgrind)
 	$(CARGO) run --quiet --release -p tq-benches --bin instructions
@@ -97,5 +97,5 @@ snapshot: setup nextest ## a snapshot of 1 GiB, restored and recovered, byte by 
 mutants: ## one shard of the mutation run of the catalog (SHARD=k/n, 0/36 unless given); exits 1 below 85 % caught
 	scripts/mutants.sh $(SHARD)
 
-peers: setup ## Qwen2 and Qwen3 blocks against transformers (installs it into target/peers)
-	scripts/peers-transformers.sh
+peers: setup ## beside peers, installed into target/peers: decoder blocks against transformers, the store against TransferQueue, Ray, Flight, Mooncake
+	@status=0; for peer in transformers store; do scripts/peers-$$peer.sh || status=1; done; exit $$status

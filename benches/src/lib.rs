@@ -4,7 +4,10 @@
 //! `better`: whether more or less is better, that is on which side of the budget the figure must lie), and printed. A
 //! missed budget fails the run unless `docs/known-gaps.md` names it as `` `<name>: <case>` ``.
 
+pub mod pair;
 pub mod served;
+pub mod shapes;
+pub mod small;
 
 use std::{
     fs,
@@ -15,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a GiB.
 pub const GIB: f64 = (1_u64 << 30) as f64;
@@ -41,7 +44,7 @@ pub fn median(mut all: Vec<Duration>) -> f64 {
 }
 
 /// On which side of its budget a figure must lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
     /// At least the budget.
@@ -51,7 +54,7 @@ pub enum Better {
 }
 
 /// One measured figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// What was measured.
     pub case: String,

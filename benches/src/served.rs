@@ -102,11 +102,21 @@ impl Served {
         self.said.next().expect("a line").expect("text")
     }
 
+    /// Where the store is, and the token that opens it.
+    pub fn address(&self) -> [&str; 2] {
+        [&self.url, &self.token]
+    }
+
     /// A session whose bytes come this way.
     pub fn connect(&self, transport: Choice) -> Session {
-        let options = client::Options { transport, ..client::Options::default() };
-        Remote::connect(&self.url, &self.token, options).and_then(|remote| remote.session("bench")).expect("a session")
+        connect(self.address(), transport)
     }
+}
+
+/// A session with the store at this address, with a connection of its own, whose bytes come this way.
+pub fn connect([url, token]: [&str; 2], transport: Choice) -> Session {
+    let options = client::Options { transport, ..client::Options::default() };
+    Remote::connect(url, token, options).and_then(|remote| remote.session("bench")).expect("a session")
 }
 
 impl Drop for Served {

@@ -4,7 +4,7 @@
 //! through shared memory, and over Flight; beside each put it copies the same bytes between warm buffers, beside each get it
 //! reads such a buffer. Each is repeated until 512 MiB have passed (four times as much in small cells), five times in turns
 //! behind a turn that brings the pages; medians are compared. Every byte that is got is summed within the timed part, on both
-//! sides. Small puts and gets are timed one by one.
+//! sides. (Small puts and gets: `small.rs`.)
 
 use std::{
     env,
@@ -15,7 +15,7 @@ use std::{
 
 use arrow::array::ArrayRef;
 use tq_benches::{
-    Better, GIB, Report, Row, median,
+    GIB, Report, Row, median,
     served::{SERVE, Served, cell, definition, serve},
     sum,
 };
@@ -24,12 +24,6 @@ use transferqueue::{NewRow, Outputs, Session, client::Choice};
 const ROUNDS: usize = 5;
 const EACH: usize = 512 << 20;
 const SIZES: [usize; 5] = [64 << 10, 1 << 20, 8 << 20, 64 << 20, 256 << 20];
-/// Small puts and gets that are timed one by one.
-const SMALL: usize = 2_000;
-/// Of all cells.
-fn sizes() -> Vec<usize> {
-    [8].into_iter().chain(SIZES).collect()
-}
 
 /// One cell, put and read again and again.
 struct Cell {
@@ -105,43 +99,14 @@ fn large(report: &mut Report, near: &Session, far: &Session, bytes: usize) {
     }
 }
 
-/// Small cells, one by one: the middle one, and the one of a hundred that takes longest.
-fn small(report: &mut Report, near: &Session, far: &Session) {
-    let cell = Cell::new(8);
-    let mut all: [[Vec<Duration>; 2]; 2] = Default::default();
-    for _ in 0..SMALL {
-        for (way, session) in [near, far].into_iter().enumerate() {
-            all[way].iter_mut().zip(cell.pass(session)).for_each(|(all, passed)| all.push(passed));
-        }
-    }
-    let [near, far] = all;
-    for (what, budget, near, far) in near
-        .into_iter()
-        .zip(far)
-        .zip([("put of one row", 100.0), ("get of one row", 50.0)])
-        .map(|((near, far), (what, budget))| (what, budget, near, far))
-    {
-        for (name, share, budget) in [("p50", 0.5, Some(budget)), ("p99", 0.99, None)] {
-            let [ours, theirs] = [&near, &far].map(|all| {
-                let mut all = all.clone();
-                all.sort();
-                all[(all.len() as f64 * share) as usize].as_secs_f64() * 1e6
-            });
-            report.push(Row::alone(format!("{what}, shm, {name}"), "us", ours, budget, Better::Less));
-            report.push(Row::alone(format!("{what}, flight, {name}"), "us", theirs, None, Better::Less));
-        }
-    }
-}
-
 fn main() -> ExitCode {
     if env::args().nth(1).as_deref() == Some(SERVE) {
-        serve(definition(&sizes()), |_, _| String::new());
+        serve(definition(&SIZES), |_, _| String::new());
         return ExitCode::SUCCESS;
     }
     let served = Served::start();
     let [near, far] = [Choice::Shm, Choice::Flight].map(|transport| served.connect(transport));
     let mut report = Report::new("near");
-    small(&mut report, &near, &far);
     SIZES.into_iter().for_each(|bytes| large(&mut report, &near, &far, bytes));
     report.conclude()
 }
