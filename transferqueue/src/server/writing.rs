@@ -113,8 +113,11 @@ pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBat
     Ok(placed)
 }
 
-/// Stores the few cells that come along with a command, and says in it where they lie. They are on the disk, where calls wait for
-/// it, when the command is. A call that was answered before has let go of its cells, and hears the same answer.
+/// Stores the few cells that come along with a command, and says in it where they lie. A call that was answered before has let go
+/// of its cells, and hears the same answer.
+///
+/// Where calls wait for the disk, the cells are there before the command is carried out: its record may get to the disk by itself,
+/// and must not name what is not.
 pub(crate) fn along(
     service: &Service,
     caller: (SessionId, u64),
@@ -141,7 +144,7 @@ pub(crate) fn along(
         let (chunk, slot, sizes) = placed.read(array.len()).map_err(refused)?;
         (named.chunk, named.slot, named.sizes) = (chunk, slot, sizes);
     }
-    Ok(())
+    service.aside(|| service.store.promise_bytes())
 }
 
 /// The column that a put brings cells of.

@@ -220,6 +220,10 @@ impl Shared {
     /// One attempt at a command; `again`: not the first one at this call. Time is read under the lock, so that it never runs
     /// backwards for the catalog.
     pub(super) fn attempt(&self, sender: Sender, request: &mut Request, again: bool) -> Result<Attempt, Error> {
+        // Its record may get to the disk by itself, and must not name cells that are not there. (Those of other processes are.)
+        if matches!(sender, Sender::Here(_)) && !request.command.cells().is_empty() {
+            self.bytes_to_disk()?;
+        }
         let mut core = self.lock()?;
         if let Some(reason) = &core.stopped
             && waits(&request.command)

@@ -25,7 +25,17 @@ mod run;
 mod seeds;
 mod worker;
 
-use self::run::{Ended, Simulation};
+use std::sync::Arc;
+
+use self::{
+    disk::{Drive, Fault},
+    run::{Ended, Simulation},
+};
+use crate::{
+    Options, Store,
+    store::{Durability, clock::Clock, options::Ground},
+    testing,
+};
 
 const USUAL: u64 = 120;
 
@@ -40,6 +50,24 @@ fn a_simulation_of_workers_network_and_disk_keeps_every_promise() {
     let count = seeds::count(USUAL);
     println!("{count} seeds: {all}");
     assert!(count < 50 || all.reached_everything(), "the simulation must reach the hard parts: {all}");
+}
+
+/// A record that nobody has flushed may get to the disk by itself.
+#[test]
+fn where_calls_wait_for_the_disk_no_record_names_cells_that_are_not_there() {
+    let drive = Drive::new();
+    let options = Options { durability: Durability::Host, incarnation: Some(7), ..Options::at(drive.folder()) };
+    let ground = Ground { clock: Clock::Set(Arc::default()), disk: Arc::new(drive.clone()) };
+    let store = Store::begin(testing::training(1), &options, ground).unwrap();
+    let session = store.session("source").unwrap();
+    testing::try_feed(&session, 0).unwrap();
+    let puts = || String::from_utf8(drive.from(0)).unwrap().matches("rows_put").count();
+    assert_eq!(puts(), 1);
+    drive.fail(Some(Fault::Flush));
+    testing::try_feed(&session, 1).unwrap_err();
+    assert_eq!(puts(), 1, "a put whose cells could not be flushed is in the log");
+    // Of another process: the machine went down between a record and the flush of what it names.
+    seeds::one(2738, simulate);
 }
 
 #[test]
