@@ -9,19 +9,19 @@ const LOOPBACK: &str = "lo";
 
 /// How a server gives bytes away through UCX.
 ///
-/// UCX asks nobody who they are: what can reach its port can talk to it. So TCP is refused on devices that other hosts reach
-/// unless `insecure` says that they are trusted, and so is whatever lets a peer read this process's memory over TCP.
+/// UCX asks nobody who they are: what can reach its port can talk to it. So networks are refused on devices that other hosts reach
+/// unless `insecure` says that they are trusted, and so is whatever lets a peer read this process's memory over them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ucx {
     /// What bytes may travel over.
     pub transports: Vec<UcxTransport>,
-    /// Network devices by name (`eth0`, `lo`); all when empty.
+    /// Network devices by name (`eth0`, `lo`, `mlx5_0:1`); all when empty.
     pub devices: Vec<String>,
     /// How readers get at bytes; `None`: as the transports are good at.
     pub reads: Option<UcxReads>,
-    /// Whoever can reach the devices is trusted: to talk to UCX over TCP, and to read and write all memory of this process where
-    /// reads over TCP are [`UcxReads::Fetched`].
+    /// Whoever can reach the devices is trusted: to talk to UCX, and to read and write all memory of this process where reads
+    /// over a network are [`UcxReads::Fetched`].
     pub insecure: bool,
 }
 
@@ -33,6 +33,8 @@ pub enum UcxTransport {
     Shm,
     /// TCP, on a port of UCX's own choice.
     Tcp,
+    /// InfiniBand and RoCE, on reliable connections. Refused in a build without the feature `rdma`.
+    Rc,
 }
 
 /// How readers get at bytes.
@@ -52,12 +54,18 @@ impl Default for Ucx {
 }
 
 impl UcxTransport {
-    const ALL: [Self; 2] = [Self::Shm, Self::Tcp];
+    const ALL: [Self; 3] = [Self::Shm, Self::Tcp, Self::Rc];
+
+    /// Whether this build has it.
+    pub const fn is_built(self) -> bool {
+        Ucx::BUILT && (!matches!(self, Self::Rc) || cfg!(feature = "rdma"))
+    }
 
     fn name(self) -> &'static str {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Rc => "rc",
         }
     }
 }
@@ -71,12 +79,13 @@ impl Ucx {
         (`cargo build --features ucx`, which needs gcc and make)";
 
     pub(crate) fn is_fetched(&self) -> bool {
-        let best = if self.has_tcp() { UcxReads::Sent } else { UcxReads::Fetched };
+        let best = if self.transports.contains(&UcxTransport::Tcp) { UcxReads::Sent } else { UcxReads::Fetched };
         self.reads.unwrap_or(best) == UcxReads::Fetched
     }
 
-    fn has_tcp(&self) -> bool {
-        self.transports.contains(&UcxTransport::Tcp)
+    /// What other hosts may come in by.
+    fn network(&self) -> Option<UcxTransport> {
+        self.transports.iter().copied().find(|transport| *transport != UcxTransport::Shm)
     }
 
     fn is_on_loopback(&self) -> bool {
@@ -92,18 +101,26 @@ impl Ucx {
             return Err(Self::MISSING.to_owned());
         }
         if self.transports.is_empty() {
-            return Err("found no transport, expected `shm`, `tcp` or both".to_owned());
+            return Err("found no transport, expected `shm`, `tcp` or `rc`".to_owned());
         }
-        if self.has_tcp() && !self.insecure {
+        if let Some(missing) = self.transports.iter().find(|transport| !transport.is_built()) {
+            let name = missing.name();
+            return Err(format!(
+                "this build has no {name}; build it with the feature `rdma`, which needs libibverbs-dev"
+            ));
+        }
+        if let Some(network) = self.network().filter(|_| !self.insecure) {
+            let name = network.name();
             if self.is_fetched() {
-                return Err("found one-sided reads over tcp, by which a peer can read and write all memory of this \
-                            process; take `reads: sent`, or say `insecure` if all who reach the devices are trusted"
-                    .to_owned());
+                return Err(format!(
+                    "found one-sided reads over {name}, by which a peer can read and write all memory of this process; take \
+                     `reads: sent`, or say `insecure` if all who reach the devices are trusted"
+                ));
             }
             if !self.is_on_loopback() {
                 let found = if self.devices.is_empty() { "all".to_owned() } else { self.devices.join(", ") };
                 return Err(format!(
-                    "found tcp on the devices {found}, where UCX asks nobody who they are; give `devices: [{LOOPBACK}]`, or \
+                    "found {name} on the devices {found}, where UCX asks nobody who they are; give `devices: [{LOOPBACK}]`, or \
                      say `insecure` if all who reach them are trusted"
                 ));
             }
@@ -128,10 +145,12 @@ impl Ucx {
     /// Why it cannot.
     #[cfg_attr(not(feature = "ucx"), allow(dead_code, reason = "a build without UCX takes no offer"))]
     pub(crate) fn taken(offer: &Offer) -> Result<Self, String> {
-        let known = |name: &String| UcxTransport::ALL.into_iter().find(|transport| transport.name() == name);
+        let built = || UcxTransport::ALL.into_iter().filter(|transport| transport.is_built());
+        let known = |name: &String| built().find(|transport| transport.name() == name);
         let transports: Vec<_> = offer.transports.iter().filter_map(known).collect();
         if transports.is_empty() {
-            return Err(format!("the store speaks {:?} through UCX, this client shm and tcp", offer.transports));
+            let here: Vec<_> = built().map(UcxTransport::name).collect();
+            return Err(format!("the store speaks {:?} through UCX, this client {here:?}", offer.transports));
         }
         let reads = Some(if offer.fetched { UcxReads::Fetched } else { UcxReads::Sent });
         let taken = Self { transports, devices: offer.devices.clone(), reads, insecure: true };
@@ -144,6 +163,7 @@ impl Ucx {
         let transport = |transport: &UcxTransport| match transport {
             UcxTransport::Shm => tq_ucx::Transport::Shm,
             UcxTransport::Tcp => tq_ucx::Transport::Tcp,
+            UcxTransport::Rc => tq_ucx::Transport::Rc,
         };
         let over = tq_ucx::Options::over(self.transports.iter().map(transport));
         let (devices, one_sided) = (self.devices.clone(), self.is_fetched());
@@ -187,17 +207,31 @@ mod tests {
         Ucx { insecure: true, ..tcp }.check().unwrap();
     }
 
+    #[cfg(feature = "ucx")]
+    #[test]
+    fn rc_needs_a_build_that_has_it_and_a_word() {
+        let rc = over(&[UcxTransport::Rc]);
+        let insecure = Ucx { insecure: true, ..rc.clone() };
+        if cfg!(feature = "rdma") {
+            assert!(rc.is_fetched() && refused(&rc).contains("found one-sided reads over rc"));
+            insecure.check().unwrap();
+        } else {
+            assert!(refused(&insecure).contains("this build has no rc; build it with the feature `rdma`"));
+        }
+    }
+
+    #[cfg(feature = "ucx")]
     #[test]
     fn a_reader_takes_what_it_is_offered_and_not_the_names_of_another_host_s_devices() {
         let offered = |devices: &[&str]| {
             let devices = devices.iter().map(ToString::to_string).collect();
-            let offer = Offer { transports: vec!["rc".into(), "tcp".into()], devices, fetched: false };
+            let offer = Offer { transports: vec!["carrier".into(), "tcp".into()], devices, fetched: false };
             Ucx::taken(&offer).unwrap()
         };
         assert_eq!(offered(&["eth7"]).devices, Vec::<String>::new());
         assert_eq!(offered(&["lo"]).devices, ["lo"]);
         assert_eq!(offered(&[]).transports, [UcxTransport::Tcp]);
-        let none = Offer { transports: vec!["rc".into()], ..Offer::default() };
-        assert!(Ucx::taken(&none).unwrap_err().contains("this client shm and tcp"));
+        let none = Offer { transports: vec!["carrier".into()], ..Offer::default() };
+        assert!(Ucx::taken(&none).unwrap_err().contains(r#"this client ["shm", "tcp""#));
     }
 }

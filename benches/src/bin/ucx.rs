@@ -55,6 +55,7 @@ impl Way {
         let transport = match self.transport {
             UcxTransport::Shm => Transport::Shm,
             UcxTransport::Tcp => Transport::Tcp,
+            UcxTransport::Rc => Transport::Rc,
         };
         let one_sided = self.reads == UcxReads::Fetched;
         let options = tq_ucx::Options { one_sided, insecure: true, ..tq_ucx::Options::over([transport]) };

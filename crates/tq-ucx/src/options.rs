@@ -11,15 +11,28 @@ pub enum Transport {
     Tcp,
     /// Memory of the same host: POSIX and System V segments, and reads of the other process's memory by the kernel (CMA).
     Shm,
+    /// Reliable connections of InfiniBand and RoCE. Only in a build with the feature `rdma`.
+    Rc,
 }
 
 impl Transport {
+    /// Whether this build has it.
+    pub const fn is_built(self) -> bool {
+        !matches!(self, Self::Rc) || cfg!(feature = "rdma")
+    }
+
     /// As UCX calls it (`UCX_TLS`).
     fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
             Self::Shm => "shm",
+            Self::Rc => "rc",
         }
+    }
+
+    /// Whether other hosts may come in.
+    fn is_network(self) -> bool {
+        self != Self::Shm
     }
 }
 
@@ -34,14 +47,16 @@ impl fmt::Display for Transport {
 pub struct Options {
     /// What bytes may travel over; not empty.
     pub transports: Vec<Transport>,
-    /// Network devices by name (`eth0`); all when empty.
+    /// Network devices by name (`eth0`; with a port for [`Transport::Rc`], `mlx5_0:1`); all when empty.
     pub devices: Vec<String>,
     /// Whether memory can be shared and read one-sidedly; messages can be sent always.
     pub one_sided: bool,
-    /// Allow one-sided access together with TCP: whoever reaches a port of this process can read and write all of its memory
-    /// then, with a key or without.
+    /// Allow one-sided access over a network: whoever reaches a port of this process can read and write all of its memory then,
+    /// with a key or without. (UCX answers messages that ask for that, whatever they come over.)
     pub insecure: bool,
-    /// How often idle peers are looked after: one that is gone is noticed after two of these at most. At least a millisecond.
+    /// How often idle peers are looked after: one that is gone is noticed after two of these at most, and over
+    /// [`Transport::Rc`] when the device has given up sending (`UCX_RC_VERBS_TIMEOUT`, by default a second, eight times).
+    /// At least a millisecond.
     pub keepalive: Duration,
 }
 
@@ -49,7 +64,7 @@ impl Options {
     /// These transports, with one-sided access where only processes of the same host can come in.
     pub fn over(transports: impl IntoIterator<Item = Transport>) -> Self {
         let transports: Vec<Transport> = transports.into_iter().collect();
-        let one_sided = !transports.contains(&Transport::Tcp);
+        let one_sided = !transports.iter().any(|transport| transport.is_network());
         Self { transports, devices: Vec::new(), one_sided, insecure: false, keepalive: Duration::from_secs(1) }
     }
 
@@ -59,10 +74,18 @@ impl Options {
         if self.transports.is_empty() {
             return Err(Error::refused(what, "no transport", "at least one"));
         }
-        if self.one_sided && !self.insecure && self.transports.contains(&Transport::Tcp) {
-            let expected =
-                "messages alone over tcp, or `insecure`: any peer could read and write any memory of this process";
-            return Err(Error::refused(what, "one-sided access over tcp", expected));
+        if let Some(missing) = self.transports.iter().find(|transport| !transport.is_built()) {
+            let expected = "a build of tq-ucx with the feature `rdma` (which needs libibverbs-dev)";
+            return Err(Error::refused(what, missing.to_string(), expected));
+        }
+        if self.one_sided
+            && !self.insecure
+            && let Some(network) = self.transports.iter().find(|transport| transport.is_network())
+        {
+            let expected = format!(
+                "messages alone over {network}, or `insecure`: any peer could read and write any memory of this process"
+            );
+            return Err(Error::refused(what, format!("one-sided access over {network}"), expected));
         }
         if self.keepalive < Duration::from_millis(1) {
             return Err(Error::refused(what, format!("a keepalive of {:?}", self.keepalive), "at least 1ms"));
@@ -107,6 +130,13 @@ mod tests {
         let both = Options { one_sided: true, ..tcp };
         assert!(refused(both).contains("found one-sided access over tcp, expected messages alone"));
         assert!(refused(Options::over([])).contains("found no transport, expected at least one"));
+        let rc = Options { one_sided: true, ..Options::over([Transport::Rc]) };
+        let why = if Transport::Rc.is_built() {
+            "one-sided access over rc"
+        } else {
+            "a build of tq-ucx with the feature `rdma`"
+        };
+        assert!(refused(rc).contains(why));
         let never = Options { keepalive: Duration::ZERO, ..shm };
         assert!(refused(never).contains("found a keepalive of 0ns"));
     }

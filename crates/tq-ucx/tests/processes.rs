@@ -40,18 +40,24 @@ impl Two {
     }
 }
 
+/// Bytes that are many over this transport. (Over a network card the tests run where that and the processor are emulated.)
+fn many(transport: Transport) -> usize {
+    if transport == Transport::Rc { 4 * MIB } else { 16 * MIB }
+}
+
 fn ranges_of_a_peers_memory_are_read_and_nothing_beyond(transport: Transport) {
     let mut two = Two::over(transport);
-    let key = two.peer.share(16 * MIB);
+    let all = many(transport);
+    let key = two.peer.share(all);
     let remote = two.endpoint.open(&key).wait(soon()).unwrap();
-    assert_eq!(remote.len(), 16 * MIB as u64);
-    let expected = pattern(16 * MIB);
-    let ranges = [(0, 16 * MIB), (0, 1), (4095, 2), (7 * MIB + 3, 3 * MIB + 1), (16 * MIB - 1, 1), (16 * MIB, 0)];
+    assert_eq!(remote.len(), all as u64);
+    let expected = pattern(all);
+    let ranges = [(0, all), (0, 1), (4095, 2), (all / 2 - MIB + 3, MIB + 1), (all - 1, 1), (all, 0)];
     for (at, len) in ranges {
         let read = remote.get(at as u64, Space::new(len)).wait(soon()).unwrap();
         assert!(read[..] == expected[at..at + len], "{len} bytes at {at}");
     }
-    for (at, len) in [(16 * MIB as u64, 1), (0, 16 * MIB + 1), (u64::MAX, 2)] {
+    for (at, len) in [(all as u64, 1), (0, all + 1), (u64::MAX, 2)] {
         let error = remote.get(at, Space::new(len)).wait(soon()).unwrap_err().to_string();
         assert!(error.contains("found a range that ends beyond, expected one inside"), "{error}");
     }
@@ -83,7 +89,7 @@ fn many_reads_are_under_way_at_once() {
 
 fn messages_go_both_ways(transport: Transport) {
     let mut two = Two::over(transport);
-    for (tag, len) in [0, 1, 100, 64 << 10, 16 * MIB + 5].into_iter().enumerate() {
+    for (tag, len) in [0, 1, 100, 64 << 10, many(transport) + 5].into_iter().enumerate() {
         let tag = tag as u64;
         let came = two.receive(tag, len, len).unwrap();
         assert!(came[..] == pattern(len)[..], "{len} bytes");
@@ -144,22 +150,22 @@ fn a_killed_peer_fails_what_is_under_way_over_tcp() {
     a_killed_peer_fails_what_is_under_way(Transport::Tcp);
 }
 
-#[test]
-fn reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail() {
-    let mut two = Two::over(Transport::Shm);
-    let key = two.peer.share(64 * MIB);
+fn reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail(transport: Transport) {
+    let mut two = Two::over(transport);
+    let all = many(transport);
+    let key = two.peer.share(all);
     let remote = two.endpoint.open(&key).wait(soon()).unwrap();
-    let expected = pattern(64 * MIB);
+    let expected = pattern(all);
     let (tell, told) = mpsc::sync_channel(1000);
     let reader = thread::spawn(move || {
-        let mut space = Space::new(64 * MIB);
+        let mut space = Space::new(all);
         loop {
             match remote.get(0, space).wait(soon()) {
                 Ok(read) => {
                     assert!(read[..] == expected[..]);
                     // Nobody counts beyond three.
                     let _ = tell.try_send(());
-                    space = read.into_space(64 * MIB);
+                    space = read.into_space(all);
                 }
                 Err(error) => return error,
             }
@@ -172,12 +178,23 @@ fn reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail() {
 }
 
 #[test]
+fn reads_through_shared_memory_of_a_peer_that_is_killed_meanwhile_are_right_or_fail() {
+    reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail(Transport::Shm);
+}
+
+#[test]
 fn a_message_whose_sender_is_killed_in_the_middle_fails() {
     let mut two = Two::over(Transport::Tcp);
-    let waiting = two.endpoint.receive(1, Space::new(1 << 30));
-    two.peer.tell("send_slowly 1 1073741824");
-    // A GiB takes longer than this message, which overtakes nothing: the transfer has begun when it is there.
+    let key = two.peer.share(1);
+    // It is too large to be sent before somebody takes it: what is sent is that there is one.
+    two.peer.tell(&format!("send_slowly 1 {}", 64 * MIB));
+    // This one overtakes nothing: the other has been announced when it is there.
     assert_eq!(two.receive(2, 3, 3).unwrap()[..], pattern(3)[..]);
+    // From here on the message cannot become whole, whoever runs when.
+    two.peer.stop();
+    let waiting = two.endpoint.receive(1, Space::new(64 * MIB));
+    // Commands are obeyed in their order: the message is being taken when this is answered.
+    two.endpoint.open(&key).wait(soon()).unwrap();
     two.peer.kill();
     let error = waiting.wait(soon()).unwrap_err();
     assert!(error.is_peer_gone(), "{error}");
@@ -224,4 +241,30 @@ fn handles_outlive_their_worker_and_say_so() {
     ended(waiting.wait(soon()).unwrap_err());
     ended(remote.get(0, Space::new(1)).wait(soon()).unwrap_err());
     ended(two.endpoint.send(1, [0]).wait(soon()).unwrap_err());
+}
+
+/// Over a network card: `make rdma` brings two, and runs this.
+#[cfg(feature = "rdma")]
+mod over_rc {
+    use super::*;
+
+    #[test]
+    fn ranges_of_a_peers_memory_are_read() {
+        ranges_of_a_peers_memory_are_read_and_nothing_beyond(Transport::Rc);
+    }
+
+    #[test]
+    fn messages_go_both_ways() {
+        super::messages_go_both_ways(Transport::Rc);
+    }
+
+    #[test]
+    fn a_killed_peer_fails_what_is_under_way() {
+        super::a_killed_peer_fails_what_is_under_way(Transport::Rc);
+    }
+
+    #[test]
+    fn reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail() {
+        super::reads_of_a_peer_that_is_killed_meanwhile_are_right_or_fail(Transport::Rc);
+    }
 }

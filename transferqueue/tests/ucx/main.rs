@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[cfg(feature = "rdma")]
+mod link;
 mod peer;
 
 use std::{
@@ -11,17 +13,15 @@ use std::{
 };
 
 use rustix::process::Signal;
-use transferqueue::Error;
+use transferqueue::{Error, client::Ways};
 
 use crate::peer::{Over, Peer, Reader, Served, soon};
 
 /// Gets that must have come before the other side is stopped: the next one is under way then.
 const BEFORE: usize = 3;
 
-fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it(over: Over) {
-    let mut store = Peer::store(over);
-    let (url, token) = store.door();
-    let reader = Reader::connect(&url, &token);
+/// Reads on and on until it fails. `then` happens in the middle of a get.
+fn reads_until(reader: Reader, then: impl FnOnce()) -> (Error, Ways) {
     let (tell, told) = mpsc::sync_channel(1000);
     let reading = thread::spawn(move || {
         loop {
@@ -33,8 +33,15 @@ fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it(over: Over) {
         }
     });
     (0..BEFORE).for_each(|_| told.recv().unwrap());
-    store.kill();
-    let (error, gets) = reading.join().unwrap();
+    then();
+    reading.join().unwrap()
+}
+
+fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it(over: Over) {
+    let mut store = Peer::store(over);
+    let (url, token) = store.door();
+    let reader = Reader::connect(over, &url, &token);
+    let (error, gets) = reads_until(reader, || store.kill());
     assert!(error.to_string().contains("UCX is the only path allowed"), "{error}");
     assert!(gets.ucx >= BEFORE as u64 && gets.flight == 0 && gets.shm == 0, "{gets:?}");
 }
@@ -51,9 +58,10 @@ fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it_as_it_is_sent_over_tcp
 
 #[test]
 fn a_store_that_is_stopped_is_waited_for_no_longer_than_a_get_may_take_and_goes_on_later() {
-    let mut store = Peer::store(Over::TcpSent);
+    let over = Over::TcpSent;
+    let mut store = Peer::store(over);
     let (url, token) = store.door();
-    let reader = Reader::connect(&url, &token);
+    let reader = Reader::connect(over, &url, &token);
     reader.read().unwrap();
     store.signal(Signal::STOP);
     let begun = Instant::now();
@@ -78,7 +86,7 @@ fn a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing(over: Over) {
         thread::yield_now();
     }
     // Others are served.
-    let other = Reader::connect(served.url(), served.token());
+    let other = Reader::connect(over, served.url(), served.token());
     other.read().unwrap();
 }
 
@@ -90,4 +98,40 @@ fn a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing_that_it_fetched_
 #[test]
 fn a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing_that_it_was_sent_over_tcp() {
     a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing(Over::TcpSent);
+}
+
+/// The same over a network card, and a link that is cut. They need two devices: `make rdma` brings them.
+#[cfg(feature = "rdma")]
+mod over_rc {
+    use super::*;
+
+    #[test]
+    fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it_as_it_is_fetched() {
+        a_store_that_is_killed_in_the_middle_of_a_get_fails_it(Over::RcFetched);
+    }
+
+    #[test]
+    fn a_store_that_is_killed_in_the_middle_of_a_get_fails_it_as_it_is_sent() {
+        a_store_that_is_killed_in_the_middle_of_a_get_fails_it(Over::RcSent);
+    }
+
+    #[test]
+    fn a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing_that_it_fetched() {
+        a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing(Over::RcFetched);
+    }
+
+    #[test]
+    fn a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing_that_it_was_sent() {
+        a_reader_that_is_killed_in_the_middle_of_a_get_holds_nothing(Over::RcSent);
+    }
+
+    #[test]
+    fn a_link_that_is_cut_in_the_middle_of_a_get_fails_it_as_it_is_fetched() {
+        link::a_link_that_is_cut_in_the_middle_of_a_get_fails_it(Over::RcFetched);
+    }
+
+    #[test]
+    fn a_link_that_is_cut_in_the_middle_of_a_get_fails_it_as_it_is_sent() {
+        link::a_link_that_is_cut_in_the_middle_of_a_get_fails_it(Over::RcSent);
+    }
 }

@@ -20,8 +20,8 @@ const OVER: &str = "TQ_UCX_OVER";
 const DOOR: &str = "TQ_UCX_DOOR";
 /// Before each word: the test harness writes to standard output as well.
 const SAYS: &str = "says: ";
-/// Elements of the cell: 64 MiB.
-const ELEMENTS: u64 = 8 << 20;
+/// Devices that stores are at: an end of the link that the tests may cut. (Readers are at the other, by `UCX_NET_DEVICES`.)
+const STORE_DEVICE: &str = "TQ_RDMA_STORE";
 
 /// Far enough away that only a defect reaches it.
 pub(crate) fn soon() -> Instant {
@@ -33,23 +33,45 @@ pub(crate) fn soon() -> Instant {
 pub(crate) enum Over {
     ShmFetched,
     TcpSent,
+    /// In the guest of `make rdma`.
+    RcFetched,
+    /// Likewise.
+    RcSent,
 }
 
 impl FromStr for Over {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        [Self::ShmFetched, Self::TcpSent].into_iter().find(|over| format!("{over:?}") == text).ok_or(text.to_owned())
+        let all = [Self::ShmFetched, Self::TcpSent, Self::RcFetched, Self::RcSent];
+        all.into_iter().find(|over| format!("{over:?}") == text).ok_or(text.to_owned())
     }
 }
 
 impl Over {
     fn ucx(self) -> Ucx {
-        let (transport, reads, devices) = match self {
-            Self::ShmFetched => (UcxTransport::Shm, UcxReads::Fetched, vec![]),
-            Self::TcpSent => (UcxTransport::Tcp, UcxReads::Sent, vec!["lo".to_owned()]),
+        let device = || vec![env::var(STORE_DEVICE).expect("`make rdma` runs this, where there is a device")];
+        let (transport, reads, devices, insecure) = match self {
+            Self::ShmFetched => (UcxTransport::Shm, UcxReads::Fetched, vec![], false),
+            Self::TcpSent => (UcxTransport::Tcp, UcxReads::Sent, vec!["lo".to_owned()], false),
+            Self::RcFetched => (UcxTransport::Rc, UcxReads::Fetched, device(), true),
+            Self::RcSent => (UcxTransport::Rc, UcxReads::Sent, device(), true),
         };
-        Ucx { transports: vec![transport], devices, reads: Some(reads), ..Ucx::default() }
+        Ucx { transports: vec![transport], devices, reads: Some(reads), insecure }
+    }
+
+    fn is_emulated(self) -> bool {
+        matches!(self, Self::RcFetched | Self::RcSent)
+    }
+
+    /// Elements of the cell: 64 MiB, or 2 MiB where the processor and the device are emulated.
+    fn elements(self) -> u64 {
+        if self.is_emulated() { 256 << 10 } else { 8 << 20 }
+    }
+
+    /// How long an answer may travel.
+    pub(crate) fn travel(self) -> Duration {
+        Duration::from_secs(if self.is_emulated() { 5 } else { 1 })
     }
 }
 
@@ -73,7 +95,7 @@ impl Served {
         let session = store.session("feeder").unwrap();
         // One for each reader.
         for _ in 0..2 {
-            let cell = Outputs::new().ragged("x", [(0..ELEMENTS).map(element).collect::<Vec<u64>>()]);
+            let cell = Outputs::new().ragged("x", [(0..over.elements()).map(element).collect::<Vec<u64>>()]);
             session.put(session.partition("jobs").unwrap(), vec![NewRow::default()], cell, soon()).unwrap();
         }
         Self { store, server }
@@ -94,31 +116,36 @@ impl Served {
 }
 
 pub(crate) struct Reader {
+    over: Over,
     remote: Remote,
     lease: Lease,
 }
 
 impl Reader {
     /// It reads through UCX, or not at all.
-    pub(crate) fn connect(url: &str, token: &str) -> Self {
+    pub(crate) fn connect(over: Over, url: &str, token: &str) -> Self {
+        Self::try_connect(over, url, token).unwrap()
+    }
+
+    pub(crate) fn try_connect(over: Over, url: &str, token: &str) -> Result<Self, Error> {
         let options = client::Options {
             transport: Choice::Ucx,
             patience: Duration::from_secs(3),
-            travel: Duration::from_secs(1),
+            travel: over.travel(),
             ..client::Options::default()
         };
-        let remote = Remote::connect(url, token, options).unwrap();
+        let remote = Remote::connect(url, token, options)?;
         let Claim::Lease(lease) = remote.session("reader").unwrap().claim("take", 1, soon()).unwrap() else {
             panic!("no row");
         };
-        Self { remote, lease }
+        Ok(Self { over, remote, lease })
     }
 
     /// Reads the cell, and looks at every element.
     pub(crate) fn read(&self) -> Result<(), Error> {
         let batch = self.lease.batch()?;
         let cells = batch.ragged::<u64>("x").unwrap();
-        assert_eq!((cells.len(), cells.row(0).len()), (1, ELEMENTS as usize));
+        assert_eq!((cells.len(), cells.row(0).len()), (1, self.over.elements() as usize));
         let wrong = cells.row(0).iter().zip(0..).position(|(found, i)| *found != element(i));
         assert_eq!(wrong, None, "an element is another one");
         Ok(())
@@ -134,18 +161,18 @@ impl Reader {
 #[ignore = "started by the other tests"]
 fn other() {
     let Ok(over) = env::var(OVER) else { return };
-    let served = || Served::new(over.parse().unwrap());
+    let over = over.parse().unwrap();
     match env::var(DOOR) {
         Ok(door) => {
             let (url, token) = door.split_once(' ').unwrap();
-            let reader = Reader::connect(url, token);
+            let reader = Reader::connect(over, url, token);
             loop {
                 reader.read().unwrap();
                 say("read");
             }
         }
         Err(_) => {
-            let served = served();
+            let served = Served::new(over);
             say(&format!("{} {}", served.url(), served.token()));
             io::stdin().lines().for_each(drop);
         }

@@ -9,9 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tq_ucx::{Address, Context, Endpoint, Key, Memory, Options, Space, Transport, Worker};
 
 const OVER: &str = "TQ_UCX_OVER";
+/// The device of the other process, where a network card is needed: `make rdma` has two, and a link between them. This process
+/// is at the other, by `UCX_NET_DEVICES`.
+const DEVICE: &str = "TQ_RDMA_STORE";
 /// Before each answer: the test harness writes to standard output as well.
 const ANSWER: &str = "answer: ";
 
@@ -40,8 +44,13 @@ pub(crate) fn pattern(len: usize) -> Vec<u8> {
 #[ignore = "started by the other tests"]
 fn serve() {
     let Ok(over) = env::var(OVER) else { return };
-    let transport = if over == "tcp" { Transport::Tcp } else { Transport::Shm };
-    let context = Context::new(&options(transport)).unwrap();
+    let all = [Transport::Shm, Transport::Tcp, Transport::Rc];
+    let transport = all.into_iter().find(|transport| transport.to_string() == over).unwrap();
+    let devices = match transport {
+        Transport::Rc => vec![env::var(DEVICE).expect("`make rdma` runs this, where there is a device")],
+        _ => Vec::new(),
+    };
+    let context = Context::new(&Options { devices, ..options(transport) }).unwrap();
     let worker = Worker::start(&context).unwrap();
     answer(hex(&worker.address().to_bytes()));
     let mut served = Served { context, worker, endpoint: None, memory: Vec::new() };
@@ -148,6 +157,11 @@ impl Peer {
 
     pub(crate) fn descriptors(&mut self) -> usize {
         self.ask("descriptors").parse().unwrap()
+    }
+
+    /// SIGSTOP: it does nothing until it is killed.
+    pub(crate) fn stop(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
     }
 
     /// SIGKILL: it says nothing any more.

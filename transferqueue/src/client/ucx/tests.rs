@@ -20,9 +20,15 @@ use crate::{
     wire::{Nothing, Welcome},
 };
 
-/// The four ways: over `lo`, since the peers of a test are its own process.
+/// TCP over `lo`, since the peers of a test are its own process.
 fn options(transport: UcxTransport, reads: UcxReads) -> server::Ucx {
-    let devices = if transport == UcxTransport::Tcp { vec!["lo".to_owned()] } else { Vec::new() };
+    let devices = match transport {
+        UcxTransport::Shm => Vec::new(),
+        UcxTransport::Tcp => vec!["lo".to_owned()],
+        UcxTransport::Rc => {
+            vec![std::env::var("TQ_RDMA_STORE").expect("`make rdma` runs this, where there is a device")]
+        }
+    };
     server::Ucx { transports: vec![transport], devices, reads: Some(reads), insecure: true }
 }
 
@@ -51,6 +57,12 @@ ways! {
     sent_through_shared_memory: ShmSent, Shm, Sent;
     fetched_over_tcp: TcpFetched, Tcp, Fetched;
     sent_over_tcp: TcpSent, Tcp, Sent;
+}
+
+#[cfg(feature = "rdma")]
+ways! {
+    fetched_over_rc: RcFetched, Rc, Fetched;
+    sent_over_rc: RcSent, Rc, Sent;
 }
 
 const READS: [UcxReads; 2] = [UcxReads::Fetched, UcxReads::Sent];
@@ -285,7 +297,7 @@ fn where_shared_memory_does_not_reach_auto_takes_ucx_and_where_that_does_not_fli
         assert_eq!(far.traffic().gets, through_ucx(1));
         // Another transport is offered than this build knows.
         let strange = |mut welcome: Welcome| {
-            welcome.ucx.as_mut().unwrap().transports = vec!["rc".to_owned()];
+            welcome.ucx.as_mut().unwrap().transports = vec!["carrier".to_owned()];
             Welcome { shm: None, ..welcome }
         };
         let far = Remote::connect_as(url, token, Options::default(), strange).unwrap();
