@@ -7,10 +7,6 @@ use std::{
 
 use arrow_flight::{Action, flight_service_client::FlightServiceClient};
 use bytes::{BufMut, Bytes, BytesMut};
-use http::{
-    HeaderValue,
-    header::{CONTENT_TYPE, TE},
-};
 use http_body_util::Full;
 use prost::Message;
 use serde::de::DeserializeOwned;
@@ -18,13 +14,14 @@ use tonic::{
     Request, Status, Streaming,
     body::Body,
     metadata::{Ascii, MetadataValue},
-    transport::{Channel, Endpoint},
+    transport::Endpoint,
 };
 use tower_service::Service;
 
 use super::{
     Options,
     incoming::{self, Incoming},
+    nudged::{self, Nudged},
     pool::Pool,
     runtime::runtime,
 };
@@ -36,6 +33,8 @@ use crate::{
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+type Channel = Nudged<tonic::transport::Channel>;
 
 pub(super) type Client = FlightServiceClient<Channel>;
 
@@ -121,8 +120,9 @@ impl Channels {
         }
         let _entered = runtime().enter();
         let token = format!("Bearer {token}").parse().map_err(|_| wrong("the token is not plain text".to_owned()))?;
-        let bulk = (0..options.connections.max(1)).map(|_| endpoint.connect_lazy()).collect();
-        let (control, next) = (client(endpoint.connect_lazy(), &options), AtomicUsize::new(0));
+        let lazy = || Nudged::new(endpoint.connect_lazy());
+        let bulk = (0..options.connections.max(1)).map(|_| lazy()).collect();
+        let (control, next) = (client(lazy(), &options), AtomicUsize::new(0));
         Ok(Self { url: url.to_owned(), control, bulk, next, token, incarnation: None, options })
     }
 
@@ -160,13 +160,9 @@ impl Channels {
         message.put_u8(0);
         message.put_u32(ticket.encoded_len() as u32);
         ticket.encode(&mut message).expect("invariant: it grows");
-        let mut request = http::Request::new(Body::new(Full::from(message.freeze())));
-        (*request.method_mut(), *request.version_mut()) = (http::Method::POST, http::Version::HTTP_2);
-        *request.uri_mut() = http::Uri::from_static(wire::DO_GET);
+        let mut request = nudged::request(wire::DO_GET, Body::new(Full::from(message.freeze())));
         let (metadata, ..) = self.request(()).into_parts();
-        *request.headers_mut() = metadata.into_headers();
-        request.headers_mut().insert(TE, HeaderValue::from_static("trailers"));
-        request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        request.headers_mut().extend(metadata.into_headers());
         let mut channel = self.channel();
         let lost = |error: tonic::transport::Error| Status::from_error(error.into());
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(lost)?;

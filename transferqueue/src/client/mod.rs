@@ -26,6 +26,7 @@ mod granted;
 pub(crate) mod incoming;
 mod lane;
 mod link;
+mod nudged;
 mod paths;
 pub(crate) mod pool;
 mod probe;
@@ -171,7 +172,8 @@ impl Remote {
         let offers_memory = near.is_some();
         let enter = Enter { token: token.to_owned(), incarnation: channels.incarnation() };
         let shm = near_memory(url, choice, near, |address| {
-            Shm::new(address, enter, patience, channels.options().message_bytes)
+            // Half of the time is left for another way.
+            Shm::new(address, enter, patience / 2, channels.options().message_bytes)
         })?;
         let inner = Inner {
             channels,

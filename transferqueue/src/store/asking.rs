@@ -1,5 +1,8 @@
 //! One call that may have to wait. How its caller sleeps (a thread, a task) is the caller's business; the rules are here.
 
+#[cfg(test)]
+mod tests;
+
 use event_listener::EventListener;
 
 use super::{

@@ -238,6 +238,9 @@ impl Shared {
         if let Some(wait) = core.in_order(sender, again)? {
             return Ok(Attempt::Later(wait));
         }
+        // An answer that is given once more is promised once more, though its record may still be on its way to the disk.
+        let host = core.durability == Durability::Host;
+        let repeated = host && matches!(sender, Sender::Wire { caller: Some(_), .. }) && !core.catalog.is_new(request);
         let now = self.clock.now();
         let decided = core.owns_cells(sender, request).and_then(|()| core.catalog.call(request, now));
         let Outcome { reply, record, wakes, published } = decided.inspect_err(|refusal| {
@@ -280,7 +283,10 @@ impl Shared {
             spiller.nudge();
         }
         let stopped = core.stopped.clone();
-        let waits_for_disk = record.filter(|_| core.durability == Durability::Host).map(|record| record.seq);
+        let waits_for_disk = match record.filter(|_| host) {
+            None if repeated => core.catalog.state().seq().checked_sub(1),
+            record => record.map(|record| record.seq),
+        };
         let spent = std::mem::take(&mut core.spent);
         drop(core);
         drop(spent);

@@ -8,18 +8,17 @@ use std::{
     time::Instant,
 };
 
-use super::{asking::Asked, core::Sender, *};
+use super::*;
 use crate::{
     catalog::{
-        command::{CellWrite, Command, NewRow, Reply, Request, Span, Tag, Tags},
+        command::{NewRow, Span, Tag, Tags},
         definition::{Birth, Partition, Poison, Task},
     },
-    ids::{ColumnId, PartitionId, RowId, Rows, SessionId},
+    ids::{PartitionId, RowId, Rows},
     outputs::Outputs,
     schema::{Column, Dtype, Kind},
     session::Claim,
     testing::{self, soon, training},
-    transport::{Purpose, Target},
 };
 
 /// Jobs with a payload; `work` squares it, `check` reads the square.
@@ -466,57 +465,4 @@ fn a_store_that_cannot_log_is_broken_and_says_so() {
     store.shared.lock().unwrap().break_for_test("event log: disk full");
     let error = store.session("worker").unwrap_err().to_string();
     assert_eq!(error, "the store is broken: event log: disk full; restore the last snapshot");
-}
-
-/// One attempt of a session of another process.
-fn sent(store: &Store, session: SessionId, number: u64, attempt: u64, command: &Command) -> Result<Reply, Error> {
-    let sender = Sender::Wire { caller: Some((session, number)), attempt: Some(attempt) };
-    let mut request = Request { caller: None, command: command.clone() };
-    match store.ask(sender, &mut request, false)? {
-        Asked::Answered(reply) => Ok(reply),
-        Asked::Later(wait, _) => panic!("{wait}"),
-    }
-}
-
-#[test]
-fn a_put_that_left_no_record_is_answered_alike_by_the_next_life() {
-    let dir = tempfile::tempdir().unwrap();
-    let options = Options {
-        dir: Some(dir.path().to_owned()),
-        durability: Durability::Process,
-        arena_segment_bytes: 1 << 20,
-        ..Options::default()
-    };
-    let store = Store::create(training(1), options.clone()).unwrap();
-    testing::run(&store, 1);
-    let mut opening = Request { caller: None, command: Command::OpenSession { name: "source".into(), here: false } };
-    let opened = store.ask(Sender::Wire { caller: None, attempt: None }, &mut opening, false).unwrap();
-    let Asked::Answered(Reply::Session(session)) = opened else { panic!("no session") };
-    let (partition, id) = (PartitionId(0), ColumnId(0));
-    let column = store.describe(partition).unwrap().columns[0].clone();
-    let target = Target { partition, id, column: &column, purpose: Purpose::Final };
-    let rows = Rows::run(RowId(0), 1);
-    let (_, array) = Outputs::new()
-        .ragged("prompt", [[1, 2]])
-        .arrays("prompts", std::slice::from_ref(&column), &rows)
-        .unwrap()
-        .remove(0);
-    let placed = store.units().write_for(Some((session, 1)), target, array).unwrap();
-    let (chunk, slot, sizes) = (placed.chunk, placed.slot, placed.sizes.clone());
-    store.hold(session, 1, held::Cells { key: (partition, id), rows: 1, bytes: 8, placed }).unwrap();
-    let cells = vec![CellWrite { column: id, rows, chunk, slot, sizes, seal: true, replaces: None }];
-    let put = Command::Put { partition, rows: vec![NewRow::default()], cells };
-    // The run needs no more rows: nothing changes, and nothing is written down.
-    let seq = store.with_state(|state, _| state.seq()).unwrap();
-    assert_eq!(sent(&store, session, 1, 1, &put).unwrap(), Reply::Ended);
-    assert_eq!(store.with_state(|state, _| state.seq()).unwrap(), seq);
-    // The answer is lost with the store's process.
-    drop(store);
-    let (store, recovered) = Store::recover(&options, |_, _, _| {}).unwrap();
-    assert_eq!((recovered.sessions, recovered.held), (1, 1));
-    assert_eq!(sent(&store, session, 1, 2, &put).unwrap(), Reply::Ended);
-    // What nothing names goes when its writer lets it go.
-    store.let_go(session, [(chunk, slot)], &[]).unwrap();
-    assert_eq!(store.with_state(|state, _| state.live_cells().filter(|run| run.chunk == chunk).count()).unwrap(), 0);
-    assert!(!store.units().chunk_ids().contains(&chunk));
 }
