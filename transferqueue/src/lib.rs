@@ -56,6 +56,7 @@
 pub mod arrow_map;
 pub mod audit;
 pub mod batch;
+mod bulk;
 pub mod catalog;
 pub(crate) mod cells_file;
 mod checked_line;

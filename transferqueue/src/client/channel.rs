@@ -5,27 +5,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow_flight::{Action, flight_service_client::FlightServiceClient};
+use arrow_flight::{Action, PutResult, flight_service_client::FlightServiceClient};
 use bytes::{BufMut, Bytes, BytesMut};
+use http::{HeaderValue, StatusCode};
 use http_body_util::Full;
 use prost::Message;
 use serde::de::DeserializeOwned;
 use tonic::{
     Request, Status, Streaming,
     body::Body,
+    codec::BufferSettings,
     metadata::{Ascii, MetadataValue},
     transport::Endpoint,
 };
+use tonic_prost::ProstDecoder;
 use tower_service::Service;
 
 use super::{
     Options,
-    incoming::{self, Incoming},
     nudged::{self, Nudged},
-    pool::Pool,
     runtime::runtime,
 };
 use crate::{
+    bulk::incoming::{self, Incoming},
     error::Error,
     server::limits::{FRAME, WINDOW},
     wire::{self, Answer, INCARNATION, Outcome, Ticket, decode},
@@ -154,23 +156,38 @@ impl Channels {
 
     /// Sends a ticket on a connection for bytes. What comes back is not tonic's to put together: it would be copied once
     /// more, to memory that is not aligned.
-    pub(super) async fn get(&self, ticket: &Ticket, pool: &Pool) -> Result<Incoming, Status> {
+    pub(super) async fn get(&self, ticket: &Ticket) -> Result<Incoming, Status> {
         let ticket = arrow_flight::Ticket::new(ticket.encode_to_vec());
         let mut message = BytesMut::with_capacity(5 + ticket.encoded_len());
         message.put_u8(0);
         message.put_u32(ticket.encoded_len() as u32);
         ticket.encode(&mut message).expect("invariant: it grows");
-        let mut request = nudged::request(wire::DO_GET, Body::new(Full::from(message.freeze())));
+        let request = nudged::request(wire::DO_GET, Body::new(Full::from(message.freeze())));
+        Ok(Incoming::new(self.sent(request).await?, self.options.message_bytes))
+    }
+
+    /// Sends the one message of a put to its place on a connection for bytes, and hears where that is.
+    pub(super) async fn put(&self, body: Body) -> Result<PutResult, Status> {
+        let mut request = nudged::request(wire::DO_PUT, body);
+        request.headers_mut().insert(wire::IN_PLACE, HeaderValue::from_static("1"));
+        let (body, decoder) = (self.sent(request).await?, ProstDecoder::new(BufferSettings::default()));
+        let limit = Some(self.options.message_bytes);
+        let mut answers = Streaming::<PutResult>::new_response(decoder, body, StatusCode::OK, None, limit);
+        answers.message().await?.ok_or_else(|| Status::unavailable("the answer broke off"))
+    }
+
+    /// Sends a request that is not tonic's on a connection for bytes; the body of its answer.
+    async fn sent(&self, mut request: http::Request<Body>) -> Result<Body, Status> {
         let (metadata, ..) = self.request(()).into_parts();
         request.headers_mut().extend(metadata.into_headers());
         let mut channel = self.channel();
         let lost = |error: tonic::transport::Error| Status::from_error(error.into());
         std::future::poll_fn(|cx| channel.poll_ready(cx)).await.map_err(lost)?;
         let (head, body) = channel.call(request).await.map_err(lost)?.into_parts();
-        if head.status != http::StatusCode::OK || head.headers.contains_key("grpc-status") {
+        if head.status != StatusCode::OK || head.headers.contains_key("grpc-status") {
             incoming::status(&head.headers)?;
         }
-        Ok(Incoming::new(body, self.options.message_bytes, pool.clone()))
+        Ok(body)
     }
 
     /// A request with who asks and which store is meant.

@@ -9,23 +9,24 @@ use std::{
 };
 
 use arrow::{
-    array::{Array, ArrayData, ArrayRef, RecordBatch},
-    datatypes::{Schema, SchemaRef},
+    array::{Array, ArrayData, ArrayRef},
+    datatypes::SchemaRef,
 };
-use arrow_flight::{FlightDescriptor, PutResult, encode::FlightDataEncoderBuilder, error::FlightError};
-use futures::{StreamExt, stream};
-use prost::Message;
-use tonic::Status;
+use arrow_flight::{PutResult, error::FlightError};
 
-use super::{Inner, channel::Attempts, incoming::Incoming, lane::Lane, pool::Block, runtime::block_on};
+use super::{Inner, channel::Attempts, lane::Lane, runtime::block_on};
 use crate::{
     arrow_map,
+    bulk::{
+        incoming::Incoming,
+        outgoing,
+        pool::{Block, Pool},
+    },
     catalog::command::ColumnRef,
     error::Error,
     ids::{ColumnId, PartitionId, SessionId},
     ipc::Messages,
     schema::Column,
-    server::limits::BATCH_BYTES,
     transport::{Placed, Purpose, Target, Transport, TransportError, View},
     unit::{OpenCell, UnitError, arena::Layout},
     wire::{self, ALONG, Along, Pointer, Spot, Ticket},
@@ -105,22 +106,11 @@ impl Flight {
     }
 
     async fn get_once(&self, ticket: &Ticket) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
-        received(self.client.channels.get(ticket, &self.client.pool).await?).await
+        received(self.client.channels.get(ticket).await?, &self.client.pool).await
     }
 
-    async fn put_once(&self, put: wire::Put, batch: RecordBatch) -> Result<PutResult, FlightError> {
-        let descriptor = FlightDescriptor::new_cmd(put.encode_to_vec());
-        let encoded = FlightDataEncoderBuilder::new()
-            .with_schema(batch.schema())
-            .with_flight_descriptor(Some(descriptor))
-            .with_max_flight_data_size(BATCH_BYTES)
-            .build(stream::iter([Ok(batch)]));
-        // An array that cannot be encoded ends the stream; the server then says that something is missing.
-        let sent = encoded.filter_map(|data| async { data.ok() });
-        let request = self.client.channels.request(sent);
-        let mut answers = self.client.channels.bulk().do_put(request).await?.into_inner();
-        let first = answers.message().await?;
-        first.ok_or_else(|| FlightError::from(Status::unavailable("the answer broke off")))
+    async fn put_once(&self, put: wire::Put, array: &ArrayRef) -> Result<PutResult, FlightError> {
+        Ok(self.client.channels.put(outgoing::put(put, array)?).await?)
     }
 
     /// Repeats what may be repeated while the connection is lost.
@@ -154,9 +144,12 @@ impl Flight {
 }
 
 /// What a server sends for a ticket of one column.
-pub(crate) async fn received(mut sent: Incoming) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
+pub(crate) async fn received(
+    mut sent: Incoming,
+    pool: &Pool,
+) -> Result<(Option<SchemaRef>, Vec<ArrayRef>), FlightError> {
     let (mut messages, mut arrays) = (Messages::default(), Vec::new());
-    while let Some(message) = sent.next().await? {
+    while let Some(message) = sent.next(pool).await? {
         let taken = messages.take(&message.header, &message.body);
         let Some(batch) = taken.map_err(|error| FlightError::ProtocolError(error.to_string()))? else { continue };
         let [array] = batch.columns() else {
@@ -260,10 +253,8 @@ impl Flight {
         let Begun { column, array, numbered } = begun;
         let map = |error| TransportError::Unit(UnitError::Map(error));
         let travel = |why: String| TransportError::Travel { column: column.name.clone(), why };
-        let array = arrow_map::tight(column, array).map_err(map)?;
-        let schema = Arc::new(Schema::new(vec![arrow_map::field(column).map_err(map)?]));
-        let batch = RecordBatch::try_new(schema, vec![array]).map_err(|error| travel(error.to_string()))?;
-        let result = block_on(self.repeated(&column.name, "a put", || self.put_once(numbered.put, batch.clone())))?;
+        let array = arrow_map::plain(column, array).map_err(map)?;
+        let result = block_on(self.repeated(&column.name, "a put", || self.put_once(numbered.put, &array)))?;
         wire::decode("place", &result.app_metadata).map_err(travel)
     }
 }

@@ -14,8 +14,8 @@
 //! nobody knows whether its number is taken: the session refuses further calls, and its leases return.
 //!
 //! *Copies.* A get: what HTTP/2 has read from the socket is copied once, into aligned memory that was there before; views
-//! point into that. (A server that does not place buffers on 64 bytes within a message costs a second one.) A put: Arrow's encoder copies the cells into the message,
-//! prost the message into the send buffer. What comes through UCX is written to such memory by UCX; over shared memory nothing
+//! point into that. (A server that does not place buffers on 64 bytes within a message costs a second one.) A put: none here, the cells are sent
+//! from where they lie. What comes through UCX is written to such memory by UCX; over shared memory nothing
 //! is copied.
 
 mod call;
@@ -23,14 +23,12 @@ mod channel;
 pub(crate) mod flight;
 mod gang;
 mod granted;
-pub(crate) mod incoming;
 mod lane;
 mod link;
 mod nudged;
 mod paths;
-pub(crate) mod pool;
 mod probe;
-mod runtime;
+pub(crate) mod runtime;
 pub(crate) mod shm;
 #[cfg(test)]
 mod tests;
@@ -56,11 +54,11 @@ use self::{
     flight::Flight,
     lane::Lane,
     paths::{Counts, Otherwise, Paths},
-    pool::Pool,
     shm::Shm,
     ucx::Ucx,
 };
 use crate::{
+    bulk::pool::Pool,
     catalog::definition::Definition,
     error::Error,
     ids::SessionId,

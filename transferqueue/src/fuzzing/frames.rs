@@ -1,7 +1,7 @@
 //! Bytes as a stream of Flight messages: `[header length u16][body length u16][header][body]`, repeated, the last one as
-//! long as bytes are left. The first byte of all says what the descriptor of the put is.
+//! long as bytes are left. The first byte of all says what the descriptor of the put of rows is.
 
-use std::{convert::Infallible, sync::LazyLock};
+use std::convert::Infallible;
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use bytes::Bytes;
@@ -12,10 +12,7 @@ use http_body_util::StreamBody;
 use prost::Message;
 use tonic::body::Body;
 
-use crate::{
-    client::{incoming::Incoming, pool::Pool},
-    wire,
-};
+use crate::bulk::incoming::Incoming;
 
 /// The largest message that is taken.
 const LIMIT: usize = 16 << 20;
@@ -29,11 +26,6 @@ impl<'a> Frames<'a> {
     pub(super) fn of(bytes: &'a [u8]) -> Self {
         let Some((&kind, left)) = bytes.split_first() else { return Self { descriptor: None, left: bytes } };
         let descriptor = match kind {
-            // A column of the table, for the session that there is.
-            0..=31 => {
-                let put = wire::Put { session: 1, partition: 0, column: kind.into(), number: 1, partial: false };
-                FlightDescriptor::new_cmd(put.encode_to_vec())
-            }
             32 => FlightDescriptor::new_path(vec!["bare".to_owned()]),
             _ => FlightDescriptor::new_path(vec!["all".to_owned()]),
         };
@@ -74,8 +66,7 @@ pub(super) fn body(bytes: &[u8], piece: usize) -> Body {
 }
 
 pub(super) fn incoming(body: Body) -> Incoming {
-    static POOL: LazyLock<Pool> = LazyLock::new(Pool::default);
-    Incoming::new(body, LIMIT, POOL.clone())
+    Incoming::new(body, LIMIT)
 }
 
 /// The inverse of [`Frames`], for seeds.

@@ -33,11 +33,12 @@ pub use self::{
 use self::{frames::Frames, world::World};
 use crate::{
     arrow_map,
+    bulk::pool::Pool,
     client::flight,
     ids::Rows,
     ipc::Messages,
     link::Link,
-    server::{gate::Gate, listing, reading, sending::Outgoing, writing},
+    server::{gate::Gate, listing, reading, receiving, sending::Outgoing, writing},
     wire::INCARNATION,
 };
 
@@ -60,6 +61,8 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("arena", arena),
 ];
 
+/// First bytes of puts of cells to their place.
+const IN_PLACE: u8 = 32;
 /// Messages sent for one ticket that are looked at.
 const ANSWERS: usize = 64;
 
@@ -75,17 +78,24 @@ pub fn tickets(bytes: &[u8]) {
         return;
     }
     let Ok(selection) = reading::select(&world.service, rest) else { return };
+    let pool = Pool::default();
     let (mut answer, mut messages) =
         (frames::incoming(Body::new(Outgoing::new(selection).unwrap())), Messages::default());
     for _ in 0..ANSWERS {
-        let Ok(Some(message)) = answer.next().now_or_never().expect("nothing is waited for") else { return };
+        let Ok(Some(message)) = answer.next(&pool).now_or_never().expect("nothing is waited for") else { return };
         messages.take(&message.header, &message.body).expect("the server sends what a client takes");
     }
 }
 
-/// A put: the messages of its stream. Rows that were taken can be read.
+/// A put: behind a first byte below [`IN_PLACE`] the bytes of one of cells to their place, otherwise the messages of the
+/// stream of one of rows. Rows that were taken can be read, and cells that were taken go with their session.
 pub fn puts(bytes: &[u8]) {
     let world = World::of_columns(0);
+    if let Some((..IN_PLACE, rest)) = bytes.split_first() {
+        drop(receiving::put(&world.service, frames::body(rest, 61)).now_or_never().expect("nothing waits"));
+        world.verify();
+        return;
+    }
     let sent: Vec<_> = Frames::of(bytes).collect();
     drop(writing::put(&world.service, stream::iter(sent.into_iter().map(Ok))).now_or_never().expect("nothing waits"));
     let id = world.store.partition("all").unwrap();
@@ -112,7 +122,7 @@ pub fn answers(bytes: &[u8]) {
 }
 
 fn answered(rows: u8, body: Body) {
-    let received = flight::received(frames::incoming(body)).now_or_never().expect("nothing waits");
+    let received = flight::received(frames::incoming(body), &Pool::default()).now_or_never().expect("nothing waits");
     let Ok((schema, arrays)) = received else { return };
     let column = schema.as_ref().and_then(|schema| arrow_map::column(schema.fields().first()?).ok());
     if let (Ok(arrays), Some(column)) = (flight::checked(schema, &arrays, rows.into()), column) {

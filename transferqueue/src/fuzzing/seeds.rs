@@ -15,6 +15,8 @@ use super::{
     world::{World, columns, values},
 };
 use crate::{
+    arrow_map,
+    bulk::{outgoing, pool::Pool},
     catalog::{
         command::{CellWrite, Command, DropRows, NewRow, RowNote, Sampled, SavedRow, Sizes, Span, Tag, Tags},
         definition::{Birth, Partition},
@@ -221,7 +223,7 @@ fn behind_ticket(ticket: &Ticket) -> Vec<u8> {
 /// The messages of each column alone, and of all of them.
 fn streams() -> Vec<(u8, Vec<FlightData>)> {
     let encoded = values(3).arrays("all", &columns(), &Rows::run(RowId(0), 3)).unwrap();
-    let fields: Vec<_> = columns().iter().map(|column| crate::arrow_map::field(column).unwrap()).collect();
+    let fields: Vec<_> = columns().iter().map(|column| arrow_map::field(column).unwrap()).collect();
     let sent = |columns: &[usize]| {
         let schema = arrow::datatypes::Schema::new(columns.iter().map(|at| fields[*at].clone()).collect::<Vec<_>>());
         let arrays = columns.iter().map(|at| encoded[*at].1.clone()).collect();
@@ -229,11 +231,28 @@ fn streams() -> Vec<(u8, Vec<FlightData>)> {
         batches_to_flight_data(&schema, [&batch]).unwrap()
     };
     let every: Vec<usize> = (0..fields.len()).collect();
-    every.iter().map(|at| (*at as u8, sent(&[*at]))).chain([(33, sent(&every))]).collect()
+    vec![(33, sent(&every))]
+}
+
+/// Three cells of each column, as they are put to their place.
+fn in_place() -> Vec<Vec<u8>> {
+    let columns = columns();
+    let encoded = values(3).arrays("", &columns, &Rows::run(RowId(0), 3)).unwrap();
+    let one = |(column, (_, array)): (&Column, &(ColumnId, ArrayRef))| {
+        let at = columns.iter().position(|known| known == column).unwrap();
+        let put = Put { session: 1, partition: 0, column: at as u32, number: 1, partial: false };
+        behind(0, whole(outgoing::put(put, &arrow_map::plain(column, array).unwrap()).unwrap()))
+    };
+    columns.iter().zip(&encoded).map(one).collect()
+}
+
+fn whole(body: Body) -> bytes::Bytes {
+    body.collect().now_or_never().expect("nothing waits").unwrap().to_bytes()
 }
 
 fn puts() -> Vec<Seed> {
     let mut seeds: Vec<Vec<u8>> = streams().iter().map(|(kind, messages)| frames::written(*kind, messages)).collect();
+    seeds.extend(in_place());
     let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(2));
     let schema = Arc::new(arrow::datatypes::Schema::empty());
     let bare = arrow::array::RecordBatch::try_new_with_options(schema.clone(), vec![], &options).unwrap();
@@ -256,7 +275,7 @@ fn answered() -> Vec<Body> {
 fn gets() -> Vec<Seed> {
     let seeds = answered().into_iter().map(|body| {
         let (mut incoming, mut messages) = (frames::incoming(body), Vec::new());
-        while let Some(message) = incoming.next().now_or_never().expect("nothing waits").unwrap() {
+        while let Some(message) = incoming.next(&Pool::default()).now_or_never().expect("nothing waits").unwrap() {
             let (data_header, data_body) = (message.header.into(), message.body);
             messages.push(FlightData { data_header, data_body, ..FlightData::default() });
         }
@@ -266,7 +285,6 @@ fn gets() -> Vec<Seed> {
 }
 
 fn answers() -> Vec<Seed> {
-    let whole = |body: Body| body.collect().now_or_never().expect("nothing waits").unwrap().to_bytes();
     named("answers", answered().into_iter().map(|body| behind(3, behind(100, whole(body)))))
 }
 

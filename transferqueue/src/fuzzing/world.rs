@@ -5,12 +5,13 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use arrow_flight::{Action, FlightData, FlightDescriptor, utils::batches_to_flight_data};
-use futures::{FutureExt, StreamExt, stream};
+use arrow_flight::Action;
+use futures::{FutureExt, StreamExt};
 use prost::Message;
 
 use crate::{
-    Outputs, Rows, arrow_map,
+    Outputs, Rows,
+    bulk::outgoing,
     catalog::{
         command::{Command, NewRow, Reply},
         definition::{Birth, Definition, Partition, Task},
@@ -18,7 +19,7 @@ use crate::{
     ids::{PartitionId, RowId},
     link::Link,
     schema::{Column, Dtype, Kind},
-    server::{Service, control, writing},
+    server::{Service, control, receiving},
     session::Session,
     store::{Options, Store},
     testing,
@@ -34,7 +35,7 @@ pub(crate) struct World {
 }
 
 /// One column of every kind.
-pub(super) fn columns() -> Vec<Column> {
+pub(crate) fn columns() -> Vec<Column> {
     let dense = |name: &str, dtype, shape: &[usize]| Column::new(name, Kind::Dense { dtype, shape: shape.to_vec() });
     let ragged = |name: &str, dtype, inner: &[usize]| Column::new(name, Kind::Ragged { dtype, inner: inner.to_vec() });
     vec![
@@ -51,7 +52,7 @@ pub(super) fn columns() -> Vec<Column> {
 }
 
 /// Values of those columns.
-pub(super) fn values(rows: usize) -> Outputs {
+pub(crate) fn values(rows: usize) -> Outputs {
     Outputs::new()
         .dense("scalar", vec![0.5_f32; rows])
         .dense("tensor", vec![7_i64; 6 * rows])
@@ -179,14 +180,8 @@ impl World {
             _ => Outputs::new().dense(name, vec![1_f32; rows]),
         };
         let Ok(encoded) = outputs.arrays("", &described.columns, &Rows::run(RowId(0), rows as u64)) else { return };
-        let Ok(field) = arrow_map::field(of) else { return };
-        let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
-        let batch = arrow::array::RecordBatch::try_new(schema.clone(), vec![encoded[0].1.clone()]).unwrap();
-        let mut sent: Vec<FlightData> = batches_to_flight_data(&schema, [&batch]).unwrap();
         let put = wire::Put { session, partition: partition.into(), column: column.into(), number, partial: false };
-        sent[0].flight_descriptor = Some(FlightDescriptor::new_cmd(put.encode_to_vec()));
-        drop(
-            writing::put(&self.service, stream::iter(sent.into_iter().map(Ok))).now_or_never().expect("nothing waits"),
-        );
+        let sent = outgoing::put(put, &encoded[0].1).expect("it is small");
+        drop(receiving::put(&self.service, sent).now_or_never().expect("nothing waits"));
     }
 }

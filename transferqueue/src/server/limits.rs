@@ -10,6 +10,10 @@ pub const CONNECTIONS: usize = 1024;
 pub const STREAMS: u32 = 1024;
 /// Bytes of the cells of one put: Arrow's 32-bit offsets end there.
 pub const PUT_BYTES: usize = i32::MAX as usize;
+/// Bytes of the puts that are under way at once; a put waits for its share before it is read.
+pub const UNDER_WAY: usize = 4 << 30;
+/// Longest wait of a put for its share.
+pub const PUT_WAIT: Duration = Duration::from_secs(30);
 /// Rows of one record batch of a stock client's put.
 pub const PUT_ROWS: usize = 1 << 22;
 /// Rows beyond the bytes of their columns: a batch without columns names any number of them in none.

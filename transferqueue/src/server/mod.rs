@@ -26,9 +26,9 @@
 //! goes back.
 //!
 //! *Copies.* A get: pieces of 1 MiB or more are sent from where they lie; smaller ones, and several columns of one ticket,
-//! are gathered first (one copy); what is below 4 KiB is copied beside the headers. A put: gRPC assembles the
-//! message (one copy), its body moves to 64 bytes unless it lies there by chance (one copy), and the cells are taken
-//! out of it into buffers of the unit that hold nothing else (one copy). Readers of the same host, and those through UCX
+//! are gathered first (one copy); what is below 4 KiB is copied beside the headers. A put of cells
+//! is copied out of HTTP/2's frames to where it is to lie (one copy, `receiving`); rows of a stock client are assembled by
+//! gRPC, moved to 64 bytes unless they lie there by chance, and taken out into buffers that hold nothing else (three). Readers of the same host, and those through UCX
 //! ([`Options::ucx`]), are told where cells lie: nothing is copied here.
 
 pub(crate) mod control;
@@ -39,6 +39,7 @@ mod granting;
 pub mod limits;
 pub(crate) mod listing;
 pub(crate) mod reading;
+pub(crate) mod receiving;
 pub(crate) mod sending;
 mod service;
 pub(crate) mod shm;

@@ -23,22 +23,22 @@ use arrow::{
 use arrow_flight::{FlightData, Ticket, flight_service_server::FlightServiceServer};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Request, Response, header::CONTENT_TYPE};
+use http::{Request, Response};
 use http_body::Frame;
-use prost::Message;
 use tonic::{Status, Streaming, body::Body, codec::BufferSettings, server::NamedService};
 use tonic_prost::ProstDecoder;
 
 use super::{
     reading::{self, Selection},
+    receiving,
     service::{Service, invalid},
 };
-use crate::wire;
+use crate::{
+    bulk::outgoing::{SMALL, answer, head, trailers},
+    wire,
+};
 
-/// Pieces below this are copied beside their neighbours: a frame of HTTP/2 for each would cost more.
-const SMALL: usize = 4 << 10;
-
-/// All methods of Flight; `DoGet` is answered here, the others by tonic.
+/// All methods of Flight; `DoGet`, and `DoPut` of cells to their place, are answered here, the others by tonic.
 #[derive(Clone)]
 pub(super) struct Sending {
     service: Service,
@@ -68,10 +68,17 @@ impl tower_service::Service<Request<Body>> for Sending {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if request.uri().path() != wire::DO_GET {
+        let in_place = request.uri().path() == wire::DO_PUT && request.headers().contains_key(wire::IN_PLACE);
+        if request.uri().path() != wire::DO_GET && !in_place {
             return self.others.call(request);
         }
         let service = self.service.clone();
+        if in_place {
+            return Box::pin(async move {
+                let placed = receiving::put(&service, request.into_body()).await;
+                Ok(placed.map_or_else(Status::into_http, |placed| receiving::answer(&placed)))
+            });
+        }
         Box::pin(async move {
             let selected = selected(&service, request.into_body()).await;
             let answer = selected.and_then(|selection| Outgoing::new(selection).map_err(|error| failed(&error)));
@@ -105,9 +112,7 @@ impl Outgoing {
     }
 
     fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::new(self));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        response
+        answer(Body::new(self))
     }
 
     /// Makes the next messages.
@@ -146,12 +151,6 @@ impl http_body::Body for Outgoing {
     }
 }
 
-fn trailers(status: Status) -> Frame<Bytes> {
-    let mut headers = HeaderMap::new();
-    status.add_header(&mut headers).expect("invariant: what a status says is encoded for headers");
-    Frame::trailers(headers)
-}
-
 fn failed(error: &ArrowError) -> Status {
     Status::internal(format!("cannot encode what was asked for: {error}"))
 }
@@ -172,7 +171,8 @@ fn frame(stream: Vec<Buffer>, ready: &mut VecDeque<Bytes>) -> Result<(), Status>
             break;
         }
         let mut left = root_as_message(&header).map_or(-1, |message| message.bodyLength());
-        head(header, left, &mut small)?;
+        let body = usize::try_from(left).map_err(|_| torn())?;
+        head(&FlightData { data_header: header.into(), ..FlightData::default() }, body, &mut small)?;
         while left > 0 {
             let part = parts.next().ok_or_else(torn)?;
             left -= part.len() as i64;
@@ -185,27 +185,6 @@ fn frame(stream: Vec<Buffer>, ready: &mut VecDeque<Bytes>) -> Result<(), Status>
     }
     if !small.is_empty() {
         ready.push_back(small.freeze());
-    }
-    Ok(())
-}
-
-/// A message up to its body.
-fn head(header: Vec<u8>, body: i64, out: &mut BytesMut) -> Result<(), Status> {
-    /// Field 1000, of bytes.
-    const DATA_BODY: [u8; 2] = [0xc2, 0x3e];
-    let body = usize::try_from(body).map_err(|_| Status::internal("Arrow's encoder has made no message"))?;
-    let fields = FlightData { data_header: header.into(), ..FlightData::default() };
-    let key = if body == 0 { 0 } else { DATA_BODY.len() + prost::length_delimiter_len(body) };
-    let len = fields.encoded_len() + key + body;
-    let len = u32::try_from(len).map_err(|_| {
-        Status::out_of_range(format!("a message of {len} bytes; gRPC's end at {}: store smaller cells", u32::MAX))
-    })?;
-    out.put_u8(0);
-    out.put_u32(len);
-    fields.encode(out).expect("invariant: it grows");
-    if body > 0 {
-        out.put_slice(&DATA_BODY);
-        prost::encode_length_delimiter(body, out).expect("invariant: it grows");
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use arrow_flight::{
     PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use futures::{StreamExt, stream, stream::BoxStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::{Program, control, limits, listing, ucx::Ucx, writing};
@@ -30,6 +31,8 @@ pub(crate) struct Service {
     pub(crate) program: Option<Program>,
     pub(crate) incarnation: u64,
     pub(crate) message_bytes: usize,
+    /// KiB of puts that may be under way.
+    pub(crate) under_way: Arc<Semaphore>,
     /// Where readers on this host come in.
     pub(crate) shm: Option<String>,
     /// Where readers through UCX do.
@@ -41,7 +44,33 @@ impl Service {
     pub(crate) fn over(store: &Store, incarnation: u64, message_bytes: usize) -> Self {
         let describing = store.clone();
         let describe = Arc::new(move |id| describing.describe(id));
-        Self { store: store.clone(), describe, program: None, incarnation, message_bytes, shm: None, ucx: None }
+        let under_way = Arc::new(Semaphore::new(limits::UNDER_WAY >> 10));
+        Self {
+            store: store.clone(),
+            describe,
+            program: None,
+            incarnation,
+            message_bytes,
+            under_way,
+            shm: None,
+            ucx: None,
+        }
+    }
+
+    /// Waits until so many bytes of a put may be under way; they are for as long as what this returns is kept.
+    pub(super) async fn under_way(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let kib = bytes.div_ceil(1 << 10) as u32;
+        if let Ok(share) = self.under_way.clone().try_acquire_many_owned(kib) {
+            return Ok(share);
+        }
+        let share = tokio::time::timeout(limits::PUT_WAIT, self.under_way.clone().acquire_many_owned(kib)).await;
+        let share = share.map_err(|_| {
+            let (most, waited) = (limits::UNDER_WAY, limits::PUT_WAIT);
+            Status::unavailable(format!(
+                "{bytes} bytes of a put beside others that are under way: at most {most} at once, after {waited:?}"
+            ))
+        })?;
+        share.map_err(|_| Status::unavailable("the server ends"))
     }
 
     /// Asks the store once.

@@ -9,6 +9,7 @@ use tonic::Status;
 
 use super::*;
 use crate::{
+    bulk::outgoing,
     catalog::command::{CellWrite, Command, Reply, Sizes},
     fuzzing::world::World,
     ids::{ChunkId, ColumnId, LeaseId, PartitionId, RowId, Rows, SessionId},
@@ -68,15 +69,11 @@ impl Client {
 
     /// Puts rewards; where they lie.
     fn put(&self, number: u64, rewards: &[f32]) -> Result<(u64, u32), Status> {
-        let column = &crate::testing::training(2).partitions[1].columns[1];
-        let schema = Arc::new(arrow::datatypes::Schema::new(vec![crate::arrow_map::field(column).unwrap()]));
-        let array = Arc::new(Float32Array::from(rewards.to_vec()));
-        let batch = RecordBatch::try_new(schema.clone(), vec![array]).unwrap();
-        let mut sent = batches_to_flight_data(&schema, [&batch]).unwrap();
+        let array: arrow::array::ArrayRef = Arc::new(Float32Array::from(rewards.to_vec()));
         let put = wire::Put { session: self.session, partition: 1, column: 1, number, partial: false };
-        sent[0].flight_descriptor = Some(FlightDescriptor::new_cmd(put.encode_to_vec()));
-        let result = put_stream(&self.world, sent)?.expect("an answer");
-        let spot = wire::Placed::decode(result.app_metadata).unwrap().spot.unwrap();
+        let sent = outgoing::put(put, &array).unwrap();
+        let placed = receiving::put(&self.world.service, sent).now_or_never().expect("nothing waits")?;
+        let spot = placed.spot.unwrap();
         Ok((spot.chunk, spot.slot))
     }
 

@@ -8,7 +8,6 @@ use arrow::{
 };
 use arrow_flight::{FlightData, FlightDescriptor, PutResult, flight_descriptor::DescriptorType};
 use futures::{Stream, StreamExt, stream};
-use prost::Message;
 use tonic::Status;
 
 use super::{
@@ -28,9 +27,12 @@ use crate::{
     outputs,
     schema::Column,
     store::{asking::Asked, core::Sender, held::Cells},
-    transport::{Placed, Purpose, Target, TransportError},
-    unit::{UnitError, Writer},
-    wire::{self, decode},
+    transport::{Placed, Purpose, Target, TransportError, room::misfit},
+    unit::{
+        Unit, UnitError, Writer,
+        arena::{Layout, Reserved},
+    },
+    wire,
 };
 
 pub(crate) async fn put(
@@ -41,20 +43,7 @@ pub(crate) async fn put(
     let descriptor = first.flight_descriptor.clone().unwrap_or_default();
     let mut batches = Batches { sent: stream::iter([Ok(first)]).chain(sent), messages: Messages::default() };
     match descriptor.r#type() {
-        DescriptorType::Cmd => {
-            let put: wire::Put = decode("put", &descriptor.cmd).map_err(invalid)?;
-            let mut counted = Vec::new();
-            let mut bytes = 0_usize;
-            while let Some(batch) = batches.next().await? {
-                bytes = bytes.saturating_add(batch.get_array_memory_size());
-                if bytes > limits::PUT_BYTES {
-                    return Err(invalid(format!("a put of more than {} bytes; put fewer rows", limits::PUT_BYTES)));
-                }
-                counted.push(batch);
-            }
-            let placed = one_column(service, put, &counted).map_err(|error| status(&error))?;
-            Ok(stream::iter([Ok(PutResult { app_metadata: placed.encode_to_vec().into() })]).boxed())
-        }
+        DescriptorType::Cmd => Err(invalid(format!("a put by command comes with the header `{}`", wire::IN_PLACE))),
         DescriptorType::Path => {
             let partition = partition(service, &descriptor)?;
             let mut results = Vec::new();
@@ -96,23 +85,6 @@ fn partition(service: &Service, descriptor: &FlightDescriptor) -> Result<Partiti
     service.store.partition(name).map_err(|error| status(&error))
 }
 
-/// Stores cells of one column, in one chunk, and holds them for the session.
-pub(crate) fn one_column(service: &Service, put: wire::Put, batches: &[RecordBatch]) -> Result<wire::Placed, Error> {
-    let to = Destination::of(service, put.partition, put.column)?;
-    let mut parts = Vec::with_capacity(batches.len());
-    for batch in batches {
-        let [part] = batch.columns() else {
-            let why = format!("the put has {} columns, expected 1", batch.num_columns());
-            return Err(TransportError::Travel { column: to.column().name.clone(), why }.into());
-        };
-        parts.push(part);
-    }
-    let rows = parts.iter().map(|part| part.len() as u64).sum();
-    let placed = to.once(service, put, rows, |writer, target| place(service, Some(writer), target, &parts))?;
-    service.aside(|| service.store.promise_bytes())?;
-    Ok(placed)
-}
-
 /// Stores the few cells that come along with a command, and says in it where they lie. A call that was answered before has let go
 /// of its cells, and hears the same answer.
 ///
@@ -139,8 +111,7 @@ pub(crate) fn along(
         let [offsets, values] = [offsets, values].map(|bytes| Buffer::from(bytes.as_ref()));
         let map = |error| TransportError::Unit(UnitError::Map(error));
         let array = arrow_map::from_buffers(to.column(), *rows as usize, offsets, values).map_err(map)?;
-        let placed =
-            to.once(service, *put, (*rows).into(), |writer, target| place(service, Some(writer), target, &[&array]))?;
+        let placed = to.stored(service, *put, &array)?;
         let (chunk, slot, sizes) = placed.read(array.len()).map_err(refused)?;
         (named.chunk, named.slot, named.sizes) = (chunk, slot, sizes);
     }
@@ -175,6 +146,53 @@ impl Destination {
         (self.partition.0, u32::from(self.id.0)) == (put.partition, put.column)
     }
 
+    /// The layout that a put announces.
+    ///
+    /// # Errors
+    /// More bytes than a put may have.
+    pub(super) fn layout(&self, rows: u32, offsets: u64, values: u64) -> Result<Layout, TransportError> {
+        let (bytes, most) = (offsets.saturating_add(values), limits::PUT_BYTES);
+        if bytes > most as u64 {
+            let why = format!("a put of {bytes} bytes, expected at most {most}; put fewer rows");
+            return Err(TransportError::Travel { column: self.column().name.clone(), why });
+        }
+        Ok(Layout { rows: rows as usize, offsets: offsets as usize, values: values as usize })
+    }
+
+    /// Stores cells that have come in an array: one copy, unless they are kept as they are.
+    fn stored(&self, service: &Service, put: wire::Put, array: &ArrayRef) -> Result<wire::Placed, Error> {
+        self.once(service, put, array.len() as u64, |writer, target| {
+            place(service, Some(writer), target, array.clone())
+        })
+    }
+
+    /// The same, promised.
+    pub(super) fn brought(&self, service: &Service, put: wire::Put, array: &ArrayRef) -> Result<wire::Placed, Error> {
+        let placed = self.stored(service, put, array)?;
+        service.aside(|| service.store.promise_bytes())?;
+        Ok(placed)
+    }
+
+    /// Stores, and promises, cells that lie where room was reserved for them: they are looked at, and held for the session that has put them.
+    pub(super) fn filled(
+        &self,
+        service: &Service,
+        put: wire::Put,
+        unit: &Unit,
+        reserved: Reserved,
+    ) -> Result<wire::Placed, Error> {
+        let Layout { rows, .. } = reserved.layout();
+        let bytes = reserved.layout().bytes();
+        let placed = service.aside_for(bytes, || {
+            self.once(service, put, rows as u64, |writer, target| {
+                let placed = unit.write_filled(Some(writer), target, reserved).map_err(TransportError::Unit)?;
+                Ok((placed, bytes as u64))
+            })
+        })?;
+        service.aside(|| service.store.promise_bytes())?;
+        Ok(placed)
+    }
+
     /// Stores the cells of a put, unless the same put came before, and holds them for its session. `store` says where they lie,
     /// and how many bytes that takes.
     pub(super) fn once(
@@ -198,18 +216,14 @@ impl Destination {
     }
 }
 
-/// Takes cells out of their messages into the unit: one copy, into aligned buffers that hold nothing else. Says where they
-/// lie, and how many bytes that takes.
+/// Stores the cells of an array. Says where they lie, and how many bytes that takes.
 fn place(
     service: &Service,
     writer: Option<Writer>,
     target: Target<'_>,
-    parts: &[&ArrayRef],
+    array: ArrayRef,
 ) -> Result<(Placed, u64), TransportError> {
-    let column = target.column;
-    let map = |error: arrow_map::MapError| TransportError::Unit(UnitError::Map(error));
-    parts.iter().try_for_each(|part| arrow_map::check(column, part)).map_err(map)?;
-    let array = arrow_map::copy(column, parts.iter().copied()).map_err(map)?;
+    arrow_map::check(target.column, &array).map_err(misfit)?;
     let bytes = array.get_buffer_memory_size() as u64;
     let placed = service.store.units().write_for(writer, target, array);
     placed.map(|placed| (placed, bytes)).map_err(TransportError::Unit)
@@ -236,7 +250,7 @@ async fn whole_rows(service: &Service, partition: PartitionId, batch: &RecordBat
         }
         let id = ColumnId(position as u16);
         let target = Target { partition, id, column: &columns[position], purpose: Purpose::Final };
-        let (placed, _) = place(service, None, target, &[array])?;
+        let (placed, _) = place(service, None, target, arrow_map::copy(target.column, [array]).map_err(misfit)?)?;
         cells.push(CellWrite {
             column: id,
             rows: positions.clone(),

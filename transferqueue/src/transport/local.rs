@@ -7,8 +7,8 @@ use super::{
     room::{Place, Wanted, array, misfit},
 };
 use crate::{
+    bulk::pool::Block,
     catalog::command::ColumnRef,
-    client::pool::Block,
     ids::{ColumnId, PartitionId},
     unit::{OpenCell, Units, arena::Filler},
 };

@@ -19,8 +19,8 @@ pub use room::{Lens, Room};
 use self::room::{Place, Wanted, array, misfit};
 use crate::{
     arrow_map,
+    bulk::pool::Block,
     catalog::command::{ColumnRef, Sizes},
-    client::pool::Block,
     ids::{ChunkId, ColumnId, PartitionId},
     schema::Column,
     unit::{Mapping, OpenCell, UnitError},

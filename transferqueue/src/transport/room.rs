@@ -8,7 +8,8 @@ use arrow::{array::ArrayRef, buffer::Buffer};
 use super::{Target, TransportError};
 use crate::{
     arrow_map::{self, MapError},
-    client::{pool::Block, shm::Claim},
+    bulk::pool::Block,
+    client::shm::Claim,
     ids::{ColumnId, PartitionId},
     schema::{Column, Kind},
     unit::{

@@ -1,8 +1,8 @@
 //! Package `tq.v1`: what travels between a client and a server beside Arrow's own messages.
 //!
 //! Control is Flight's `DoAction`: an action's name, one message of this module as its body, and one or more
-//! [`Answer`]s. Bulk is `DoGet` (the ticket is a [`Ticket`]) and `DoPut` (the descriptor's command is a [`Put`], the
-//! answer's metadata a [`Placed`]). The messages are written here by hand as `prost` reads them, so that building needs
+//! [`Answer`]s. Bulk is `DoGet` (the ticket is a [`Ticket`]) and `DoPut` (with the header `tq-in-place`: the
+//! descriptor's command is an [`InPlace`], the body offsets and values, the answer's metadata a [`Placed`]). The messages are written here by hand as `prost` reads them, so that building needs
 //! no `protoc`; the tags are the contract. **Only additions are made**: a tag keeps its meaning and its type for ever,
 //! a new field gets a new tag and is optional, a field that is dropped leaves its tag unused. What changes meaning gets
 //! another [`PROTOCOL`], and both sides say at the handshake which one they speak.
@@ -37,13 +37,19 @@ pub(crate) use self::{
 };
 
 /// The protocol of this build.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Metadata with the incarnation of the store that a request is for.
 pub(crate) const INCARNATION: &str = "tq-incarnation";
 
 /// The method that cells come by.
 pub(crate) const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
+
+/// The method that cells go by.
+pub(crate) const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
+
+/// The header of a `DoPut` whose one message is an [`InPlace`] and the bytes themselves.
+pub(crate) const IN_PLACE: &str = "tq-in-place";
 
 /// Names of the actions.
 pub mod action {
@@ -377,6 +383,23 @@ pub struct Put {
     /// They are saved, unfinished work.
     #[prost(bool, tag = "5")]
     pub partial: bool,
+}
+
+/// What a `DoPut` brings: the cells' offsets (i32, little-endian, from 0), and behind them their values.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct InPlace {
+    /// For whom, and of which column.
+    #[prost(message, required, tag = "1")]
+    pub put: Put,
+    /// How many cells.
+    #[prost(uint32, tag = "2")]
+    pub rows: u32,
+    /// Bytes of offsets; 0 for dense columns.
+    #[prost(uint64, tag = "3")]
+    pub offsets: u64,
+    /// Bytes of values.
+    #[prost(uint64, tag = "4")]
+    pub values: u64,
 }
 
 /// Where cells were put.

@@ -12,6 +12,7 @@ use arrow::{
 use arrow_flight::{decode::FlightRecordBatchStream, error::FlightError};
 use futures::{FutureExt, TryStreamExt};
 use http_body_util::BodyExt;
+use prost::Message;
 
 use super::*;
 use crate::{
@@ -118,18 +119,4 @@ fn an_error_on_the_way_is_the_status_behind_what_was_sent() {
     let trailers = next(&mut sent).into_trailers().unwrap();
     assert_eq!(Status::from_header_map(&trailers).unwrap().message(), "the disk is gone");
     assert!(http_body::Body::is_end_stream(&sent));
-}
-
-#[test]
-fn a_message_that_grpc_has_no_length_for_is_refused() {
-    let mut out = BytesMut::new();
-    let refused = head(vec![1; 10], 5 << 30, &mut out).unwrap_err();
-    assert_eq!(refused.message(), "a message of 5368709139 bytes; gRPC's end at 4294967295: store smaller cells");
-    head(vec![1; 10], 1 << 31, &mut out).unwrap();
-    // The fields as protobuf writes them, but for the body itself.
-    let small = FlightData { data_header: vec![1; 10].into(), data_body: vec![2; 300].into(), ..FlightData::default() };
-    let mut out = BytesMut::new();
-    head(vec![1; 10], 300, &mut out).unwrap();
-    assert_eq!([&out[5..], &[2; 300]].concat(), small.encode_to_vec());
-    assert_eq!(out[..5], [&[0], &(small.encoded_len() as u32).to_be_bytes()[..]].concat());
 }

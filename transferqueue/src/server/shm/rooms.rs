@@ -11,7 +11,7 @@ use crate::{
     transport::TransportError,
     unit::{
         Unit, Units,
-        arena::{Backed, Filler, Layout, Reserved},
+        arena::{Backed, Filler, Reserved},
     },
     wire::{
         self,
@@ -48,10 +48,7 @@ impl Rooms {
         let bytes = ask.offsets.saturating_add(ask.values);
         let (open, sum) = (self.rooms.len(), bytes.saturating_add(self.bytes as u64));
         let refused = |why| TransportError::Travel { column: to.column().name.clone(), why };
-        if bytes > limits::PUT_BYTES as u64 {
-            let most = limits::PUT_BYTES;
-            return Err(refused(format!("a put of {bytes} bytes, expected at most {most}; put fewer rows")).into());
-        }
+        let layout = to.layout(ask.rows, ask.offsets, ask.values)?;
         if open >= limits::ROOMS || sum > limits::HELD_BYTES {
             let (most, most_bytes) = (limits::ROOMS, limits::HELD_BYTES);
             let why = format!(
@@ -64,7 +61,6 @@ impl Rooms {
         if self.rooms.contains_key(&ask.room) {
             return Err(refused(format!("room {} is reserved and not filled; number each room anew", ask.room)).into());
         }
-        let layout = Layout { rows: ask.rows as usize, offsets: ask.offsets as usize, values: ask.values as usize };
         let column = to.column();
         let reserved = service.aside_for(layout.bytes(), || self.units.reserve(self.filler, column, layout));
         let Some((unit, reserved)) = reserved.map_err(TransportError::Unit)? else { return Ok(None) };
@@ -88,19 +84,11 @@ impl Rooms {
         let Some(Room { to, unit, reserved }) = found else {
             return Err(refused(format!("room {room} is not reserved by this process; reserve before filling")).into());
         };
-        let layout = reserved.layout();
-        self.bytes -= layout.bytes();
+        self.bytes -= reserved.layout().bytes();
         if !to.is_of(&put) {
             return Err(refused(format!("room {room} was reserved for column `{}`", to.column().name)).into());
         }
-        let placed = service.aside_for(layout.bytes(), || {
-            to.once(service, put, layout.rows as u64, |writer, target| {
-                let placed = unit.write_filled(Some(writer), target, reserved).map_err(TransportError::Unit)?;
-                Ok((placed, layout.bytes() as u64))
-            })
-        })?;
-        service.aside(|| service.store.promise_bytes())?;
-        Ok(placed)
+        to.filled(service, put, &unit, reserved)
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use arrow::array::RecordBatch;
+use futures::FutureExt;
 
 use super::{
     disk::{Drive, Fault},
@@ -21,17 +21,18 @@ use super::{
     worker::{Role, Sight, Worker},
 };
 use crate::{
-    Durability, Error, Flush, Options, Recovered, Store, arrow_map,
+    Durability, Error, Flush, Options, Recovered, Store,
+    bulk::outgoing,
     catalog::{
         Trained,
         command::{Command, Request},
         definition::{Definition, OnLost, Poison, Sampling, Task},
     },
-    ids::{PartitionId, TaskId},
+    ids::TaskId,
     link::Link,
-    server::{Service, writing},
+    server::{Service, receiving, writing},
     store::{asking::Asked, clock::Clock, core::Sender, options::Ground},
-    testing,
+    testing, wire,
 };
 
 /// Steps after which a story that has not ended is stuck.
@@ -398,11 +399,10 @@ impl Simulation {
         }
     }
 
-    fn put(&self, put: crate::wire::Put, array: arrow::array::ArrayRef) -> Result<crate::wire::Placed, Error> {
-        let described = self.life.store.describe(PartitionId(put.partition))?;
-        let field = arrow_map::field(&described.columns[put.column as usize]).unwrap();
-        let schema = Arc::new(arrow::datatypes::Schema::new(vec![field]));
-        writing::one_column(&self.life.service, put, &[RecordBatch::try_new(schema, vec![array]).unwrap()])
+    fn put(&self, put: wire::Put, array: arrow::array::ArrayRef) -> Result<wire::Placed, Error> {
+        let body = outgoing::put(put, &array).expect("it is small");
+        let received = receiving::put(&self.life.service, body).now_or_never().expect("nothing waits");
+        received.map_err(|status| wire::refused(&status, "the store").expect("it says why"))
     }
 
     /// Whether the store's process ends now: by chance, or because its disk failed and someone starts it again.

@@ -31,7 +31,7 @@ fn incoming(bytes: &[u8], piece: usize, end: End) -> Incoming {
         End::Unsaid => None,
     };
     let frames: Vec<_> = pieces.chain(trailers).map(Ok::<_, Infallible>).collect();
-    Incoming::new(Body::new(StreamBody::new(stream::iter(frames))), LIMIT, Pool::default())
+    Incoming::new(Body::new(StreamBody::new(stream::iter(frames))), LIMIT)
 }
 
 /// Header and body of a message.
@@ -40,7 +40,7 @@ type Parts = (Vec<u8>, Vec<u8>);
 /// Headers and bodies until the end.
 fn all(mut incoming: Incoming) -> Result<Vec<Parts>, FlightError> {
     let mut messages = Vec::new();
-    while let Some(message) = incoming.next().now_or_never().expect("nothing waits")? {
+    while let Some(message) = incoming.next(&Pool::default()).now_or_never().expect("nothing waits")? {
         assert!(message.body.is_empty() || message.body.as_ptr().align_offset(64) == 0);
         messages.push((message.header, message.body.to_vec()));
     }
@@ -97,7 +97,7 @@ fn an_answer_that_breaks_off_anywhere_is_never_taken_for_a_whole_one() {
         let Err(FlightError::Tonic(status)) = all(incoming(&bytes[..len], 100, End::Unsaid)) else {
             panic!("{len} bytes and no status are a lost connection")
         };
-        assert_eq!((status.code(), status.message()), (Code::Unavailable, "the answer broke off"));
+        assert_eq!((status.code(), status.message()), (Code::Unavailable, "the messages broke off"));
         let said = all(incoming(&bytes[..len], 100, End::Said(Code::Ok)));
         match [0, first, bytes.len()].iter().position(|end| *end == len) {
             Some(whole) => assert_eq!(said.unwrap().len(), whole),

@@ -11,7 +11,7 @@ use std::{
 use arrow::buffer::MutableBuffer;
 use bytes::Bytes;
 
-use super::runtime::runtime;
+use crate::client::runtime::runtime;
 
 /// Smaller blocks are the allocator's business, which keeps pages of that size itself.
 const POOLED: usize = 64 << 10;

@@ -1,10 +1,11 @@
-//! The messages that answer a get, taken out of the pieces of the HTTP body as they come: the cells are copied once, to where
-//! they will be read (`super::pool`). What is not there yet is waited for; what cannot be a message is refused by what is
-//! wrong with it.
+//! Messages taken out of the pieces of an HTTP body as they come: cells are copied once, to where they will be read
+//! (`super::pool`), or where they are to lie. What is not there yet is waited for; what cannot be a message is refused by what
+//! is wrong with it.
 
 #[cfg(test)]
 mod tests;
 
+use arrow::buffer::{Buffer, MutableBuffer};
 use arrow_flight::error::FlightError;
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
@@ -15,8 +16,9 @@ use super::pool::Pool;
 /// gRPC's prefix: whether it is compressed, and the message's length.
 const PREFIX: usize = 5;
 /// Fields of a Flight message.
-const DATA_HEADER: u64 = 2;
-const DATA_BODY: u64 = 1000;
+pub(crate) const DESCRIPTOR: u64 = 1;
+pub(crate) const DATA_HEADER: u64 = 2;
+pub(crate) const DATA_BODY: u64 = 1000;
 /// Protobuf's kinds of fields.
 const VARINT: u64 = 0;
 const EIGHT_BYTES: u64 = 1;
@@ -32,7 +34,6 @@ pub(crate) struct Incoming {
     left: usize,
     /// Bytes of the largest message that is taken.
     limit: usize,
-    pool: Pool,
 }
 
 /// What a message of Flight carries of Arrow: a header (a flatbuffer), and a body that begins on 64 bytes.
@@ -47,17 +48,40 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, FlightError> {
 }
 
 impl Incoming {
-    pub(crate) fn new(body: Body, limit: usize, pool: Pool) -> Self {
-        Self { body, piece: Bytes::new(), left: 0, limit, pool }
+    pub(crate) fn new(body: Body, limit: usize) -> Self {
+        Self { body, piece: Bytes::new(), left: 0, limit }
     }
 
     /// The next message; `None` behind the last one, if the server says that all is well.
     ///
     /// # Errors
     /// The server's status, a connection that ends before there is one, or what is wrong with the message.
-    pub(crate) async fn next(&mut self) -> Result<Option<Message>, FlightError> {
-        if !self.more().await? {
+    pub(crate) async fn next(&mut self, pool: &Pool) -> Result<Option<Message>, FlightError> {
+        if !self.begin().await? {
             return Ok(None);
+        }
+        let mut message = Message::default();
+        while let Some((field, len)) = self.field().await? {
+            match field {
+                DATA_HEADER => {
+                    message.header = vec![0; len];
+                    self.copy(&mut message.header).await?;
+                }
+                DATA_BODY => {
+                    let mut block = pool.take(len);
+                    self.copy(block.bytes()).await?;
+                    message.body = block.freeze();
+                }
+                _ => self.pass(len).await?,
+            }
+        }
+        Ok(Some(message))
+    }
+
+    /// Begins the next message; `false`: there is none.
+    pub(crate) async fn begin(&mut self) -> Result<bool, FlightError> {
+        if !self.more().await? {
+            return Ok(false);
         }
         self.left = PREFIX;
         let [compressed, len @ ..] = self.array::<PREFIX>().await?;
@@ -69,34 +93,29 @@ impl Incoming {
             return refuse(format!("a message of {len} bytes, at most {limit} are taken (`message_bytes`)"));
         }
         self.left = len;
-        let mut message = Message::default();
+        Ok(true)
+    }
+
+    /// The next field of bytes of the message, and how many there are, which are then to be taken; `None` at its end. What is not of bytes is passed over.
+    pub(crate) async fn field(&mut self) -> Result<Option<(u64, usize)>, FlightError> {
         while self.left > 0 {
             let key = self.varint().await?;
             match (key >> 3, key & 7) {
-                (DATA_HEADER, BYTES) => {
-                    message.header = vec![0; self.length().await?];
-                    self.copy(&mut message.header).await?;
-                }
-                (DATA_BODY, BYTES) => {
-                    let len = self.length().await?;
-                    let mut block = self.pool.take(len);
-                    self.copy(block.bytes()).await?;
-                    message.body = block.freeze();
-                }
+                (field, BYTES) => return Ok(Some((field, self.length().await?))),
                 (field @ (DATA_HEADER | DATA_BODY), kind) => {
                     return refuse(format!("field {field} of a message is of kind {kind}, expected bytes"));
                 }
                 (_, kind) => self.skip(kind).await?,
             }
         }
-        Ok(Some(message))
+        Ok(None)
     }
 
     /// Whether there is another byte, once that is known. Not to be asked again behind the end.
     async fn more(&mut self) -> Result<bool, FlightError> {
         while self.piece.is_empty() {
             let Some(frame) = self.body.frame().await else {
-                return Err(Status::unavailable("the answer broke off").into());
+                return Err(Status::unavailable("the messages broke off").into());
             };
             match frame?.into_data() {
                 Ok(piece) => self.piece = piece,
@@ -109,8 +128,8 @@ impl Incoming {
         Ok(true)
     }
 
-    /// The next bytes of the message. The copy of a get.
-    async fn copy(&mut self, mut into: &mut [u8]) -> Result<(), FlightError> {
+    /// The next bytes of the message. The copy of a get, and of a put.
+    pub(crate) async fn copy(&mut self, mut into: &mut [u8]) -> Result<(), FlightError> {
         self.take(into.len())?;
         while !into.is_empty() {
             let len = self.come().await?.min(into.len());
@@ -121,14 +140,28 @@ impl Incoming {
         Ok(())
     }
 
+    /// The next bytes of the message, into memory that grows as they come: for lengths that are not believed.
+    pub(crate) async fn gather(&mut self, len: usize) -> Result<Buffer, FlightError> {
+        self.take(len)?;
+        let mut memory = MutableBuffer::new(0);
+        while memory.len() < len {
+            let now = self.come().await?.min(len - memory.len());
+            memory.extend_from_slice(&self.piece.split_to(now));
+        }
+        Ok(memory.into())
+    }
+
     async fn skip(&mut self, kind: u64) -> Result<(), FlightError> {
-        let mut len = match kind {
-            VARINT => return self.varint().await.map(drop),
-            EIGHT_BYTES => 8,
-            BYTES => self.length().await?,
-            FOUR_BYTES => 4,
-            kind => return refuse(format!("a field of kind {kind}, which protobuf does not have")),
-        };
+        match kind {
+            VARINT => self.varint().await.map(drop),
+            EIGHT_BYTES => self.pass(8).await,
+            FOUR_BYTES => self.pass(4).await,
+            kind => refuse(format!("a field of kind {kind}, which protobuf does not have")),
+        }
+    }
+
+    /// Passes over the next bytes of the message.
+    pub(crate) async fn pass(&mut self, mut len: usize) -> Result<(), FlightError> {
         self.take(len)?;
         while len > 0 {
             let now = self.come().await?.min(len);
@@ -187,7 +220,7 @@ impl Incoming {
 ///
 /// # Errors
 /// Any status but that all is well; that there is none.
-pub(super) fn status(headers: &http::HeaderMap) -> Result<(), Status> {
+pub(crate) fn status(headers: &http::HeaderMap) -> Result<(), Status> {
     match Status::from_header_map(headers) {
         Some(status) if status.code() == tonic::Code::Ok => Ok(()),
         Some(status) => Err(status),
